@@ -65,7 +65,7 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
             self._loaded,
         )
         self.replies: PendingReplies[Reply] = PendingReplies()
-        self.timers: Timers[ShardRuntime[S, Record]] = Timers(clock, call_later, self._woken)
+        self.timers: Timers[ShardRuntime[S, Record]] = Timers(clock, call_later, self._timer_due)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _new_shard(self, index: int, log: CoordinatorLog) -> ShardRuntime[S, Record]:
@@ -136,9 +136,9 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
                 _logger.warning("coordinator records not stored: key=%r error=%s", key[:200], error)
                 code = coordinator_error(error.code)
                 decision = shard_runtime.shard.append_failed(key, decision, code, now)
-        self.follow(shard_runtime, key, decision, now)
+        self.complete(shard_runtime, key, decision, now)
 
-    def follow(
+    def complete(
         self,
         shard_runtime: ShardRuntime[S, Record],
         key: str,
@@ -160,7 +160,7 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
         else:
             self.timers.set(shard_runtime, key, due_ms, now)
 
-    def _woken(self, shard_runtime: ShardRuntime[S, Record], key: str, now: Moment) -> None:
+    def _timer_due(self, shard_runtime: ShardRuntime[S, Record], key: str, now: Moment) -> None:
         while shard_runtime.status is Status.ACTIVE:
             due_ms = shard_runtime.shard.due_ms(key)
             if due_ms is None or due_ms > now.ms:

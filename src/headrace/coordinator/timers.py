@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from headrace.coordinator.shard import NEVER, Moment
 from headrace.env.clock import Clock
 
-BEAT_MS = 500
+CHECK_MS = 500
 STALL_MS = 2_000
 STALE_MAX = 1_000
 
@@ -59,7 +59,7 @@ class Timers(Generic[A]):
         monotonic_ms = self._monotonic_ms()
         gap_ms = monotonic_ms - self._seen_ms
         if gap_ms > STALL_MS:
-            self._stalled_ms += gap_ms - BEAT_MS
+            self._stalled_ms += gap_ms - CHECK_MS
         self._seen_ms = monotonic_ms
         return Moment(monotonic_ms - self._stalled_ms, self._clock.wall_ms())
 
@@ -96,10 +96,10 @@ class Timers(Generic[A]):
             self._handle.cancel()
 
     def _schedule(self, now: Moment) -> None:
-        """Run when the first entry is due, and at least every BEAT_MS, to notice stalls."""
+        """Run when the first entry is due, and at least every CHECK_MS, to notice stalls."""
         if not self._heap:
             return
-        due_ms = min(max(self._heap[0][0], now.ms), now.ms + BEAT_MS)
+        due_ms = min(max(self._heap[0][0], now.ms), now.ms + CHECK_MS)
         if self._handle is not None:
             if self._handle_ms <= due_ms:
                 return

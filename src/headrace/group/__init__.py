@@ -1,1 +1,1 @@
-"""Consumer groups: who owns which partition, and how far each group has read."""
+"""Consumer groups: members, the partitions that they own, and committed offsets."""

@@ -1,7 +1,7 @@
 """Builds one batch of records from many OffsetCommit requests of one shard.  # HOT
 
 Pure. It writes the same bytes as records.py, without an object per key or value; tests compare the
-two. The group checks the member before.
+two. The shard has already checked the member (`Shard.check_commit`).
 
 1. A partition with an error has no record. An error of one partition does not affect others.
 2. Nothing is stored before `apply`.

@@ -1,6 +1,6 @@
 """Deletes expired offsets, periodically and in slices.
 
-Commits have timestamps of the wall clock, so it decides. While the wall clock is not trusted,
+Commits have timestamps of the wall clock, so expiry uses the wall clock. While it is not trusted,
 nothing expires: a wrong clock must not delete offsets.
 """
 
@@ -49,7 +49,7 @@ class Expiry:
         """Check every group once."""
         if not self._is_time_trusted():
             return
-        looked_at = 0
+        checked = 0
         for shard_runtime in self._active():
             for group_id in list(shard_runtime.shard.groups):
                 if shard_runtime.status is not Status.ACTIVE:
@@ -59,6 +59,6 @@ class Expiry:
                 records = shard_runtime.shard.decide_expiry(group_id, wall_ms, kept_ms)
                 if records:
                     self._append(shard_runtime, records)
-                looked_at += 1
-                if looked_at % GROUPS_PER_SLICE == 0:
+                checked += 1
+                if checked % GROUPS_PER_SLICE == 0:
                     await asyncio.sleep(0)

@@ -68,7 +68,7 @@ class ConsumerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class BeatRequest:
+class ConsumerHeartbeat:
     """A heartbeat of the consumer protocol. A field is None if it has not changed."""
 
     member_id: str
@@ -96,7 +96,7 @@ class BeatRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class BeatReply:
+class ConsumerHeartbeatReply:
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int = 0
@@ -172,7 +172,7 @@ class Change(Enum):
     ASSIGNED = 1
     EMPTIED = 2
     REPLACED = 3
-    HEARD = 4
+    HEARTBEAT = 4
     """A member of a consumer group has sent a heartbeat."""
     JOINED = 5
     """A member of a consumer group has joined by the classic protocol. SyncGroup must follow."""
@@ -189,7 +189,7 @@ class Outcome(Decision[GroupRecord, Reply]):
 
     change: Change = Change.NOTHING
     member_id: str = NO_MEMBER
-    """The member that REPLACED another, was HEARD or has JOINED."""
+    """The member that has REPLACED another, sent the HEARTBEAT, or JOINED."""
     protocols: Protocols = ()
     """Of the member that REPLACED another. Its record contains only the chosen one."""
 

@@ -61,7 +61,7 @@ def _committed(found: bytes) -> CommittedOffset:
     return CommittedOffset(*decode_offset(found[8:]), _RECORD_OFFSET.unpack_from(found)[0])
 
 
-def _stands_before(known: bytes | None, other: bytes) -> bool:
+def _is_earlier(known: bytes | None, other: bytes) -> bool:
     return known is None or _RECORD_OFFSET.unpack_from(known) < _RECORD_OFFSET.unpack_from(other)
 
 
@@ -99,7 +99,7 @@ class Offsets:
         pending = self.pending.pop(producer_id, {})
         for key, committed in pending.items():
             known = self.by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
-            if is_commit and _stands_before(known, committed):
+            if is_commit and _is_earlier(known, committed):
                 self.topic_offsets(key.group, key.topic)[key.partition] = committed
         return list(dict.fromkeys(key.group for key in pending))
 
@@ -142,7 +142,9 @@ class Offsets:
             keys.update(dict.fromkeys(key for key in pending if key.topic == topic))
         return [GroupRecord(key, None) for key in keys]
 
-    def decide_expiry(self, group: "Readers", wall_ms: int, kept_ms: int) -> list[GroupRecord]:
+    def decide_expiry(
+        self, group: "ExpiringGroup", wall_ms: int, kept_ms: int
+    ) -> list[GroupRecord]:
         """Offsets that are no longer in use and whose retention time has passed."""
         records: list[GroupRecord] = []
         for topic, partitions in self.by_group.get(group.group_id, {}).items():
@@ -209,7 +211,7 @@ class Offsets:
                 yield OffsetKey(group, topic, partition)
 
 
-class Readers(Protocol):
+class ExpiringGroup(Protocol):
     """The part of a group that the expiry of offsets needs."""
 
     @property

@@ -1,6 +1,6 @@
 """Encodes and decodes the fields of records of __consumer_offsets. Pure.
 
-Each has two formats: with a fixed-size length, and flexible (KIP-482).
+Strings, bytes and arrays have two formats: with a fixed-size length, and flexible (KIP-482).
 """
 
 from collections.abc import Iterable, Sequence

@@ -7,7 +7,7 @@ Headrace writes the versions that every Kafka since 2.3 writes.
 2. A record of an unsupported kind (such as share groups) has a ForeignKey and is not an error.
    Invalid bytes of a supported kind are CORRUPT_MESSAGE.
 
-The records of the consumer protocol are in consumer_records.py.
+The records of the consumer protocol are in consumer/records.py.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """The group coordinator of one broker: calls the state machines of groups for requests.
 
-The coordinator runtime runs their decisions. The service knows no wire versions; handlers do, and
-commits contain their own.
+The coordinator runtime runs their decisions. Requests and replies do not depend on wire versions,
+except for commits, which contain their own.
 
 1. Memory is limited by open connections: a join waits with its connection, unused member ids are
    limited in age and number, and a vacant group is deleted.
@@ -26,8 +26,8 @@ from headrace.group.coordinator_kind import GroupRuntime, GroupShardRuntime, gro
 from headrace.group.expiry import Expiry
 from headrace.group.messages import (
     NO_GENERATION,
-    BeatReply,
-    BeatRequest,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
     JoinReply,
     JoinRequest,
     Leaver,
@@ -78,7 +78,10 @@ class GroupService:
         self._expiry = Expiry(clock, is_time_trusted, settings, self.shards.active, self._clean)
         self._pending_ids = PendingIds()
         self._committing: set[asyncio.Task[None]] = set()
-        """Of commits. They continue after `stop`: a commit that succeeds by then gets a reply."""
+        """Tasks that complete commits.
+
+        They continue after `stop`, so that a commit that succeeds gets a reply.
+        """
 
     # Leadership
 
@@ -131,7 +134,7 @@ class GroupService:
         before = shard_runtime.shard.before_join(group_id, request, now)
         if before.records:
             self._runtime.append(shard_runtime, before.records, now)
-            self._runtime.follow(shard_runtime, group_id, before, now)
+            self._runtime.complete(shard_runtime, group_id, before, now)
             group = shard_runtime.shard.find_or_make(group_id)
         ticket = self._runtime.replies.new_ticket()
         self._pending_ids.discard(group_id, request.member_id)
@@ -177,7 +180,9 @@ class GroupService:
         self._runtime.execute(shard_runtime, group_id, outcome, now)
         return shard_runtime.when_committed(errors)
 
-    def beat(self, group_id: str, request: BeatRequest) -> BeatReply | Awaitable[BeatReply]:
+    def beat(
+        self, group_id: str, request: ConsumerHeartbeat
+    ) -> ConsumerHeartbeatReply | Awaitable[ConsumerHeartbeatReply]:
         """A heartbeat of the consumer protocol (KIP-848): joins, leaves and reconciles as well."""
         if not self.settings.offers_consumer_protocol:
             raise ApiError(
@@ -188,11 +193,11 @@ class GroupService:
         now = self._timers.now()
         outcome, reply = shard_runtime.shard.beat(group_id, request, now)
         self._runtime.append(shard_runtime, outcome.records, now)
-        self._runtime.follow(shard_runtime, group_id, outcome, now)
+        self._runtime.complete(shard_runtime, group_id, outcome, now)
         coming = shard_runtime.when_committed(reply)
-        is_new_wish = request.topics is not None or request.regex is not None
-        if request.member_epoch > 0 and is_new_wish and outcome.records:
-            return _with_a_pause(coming)
+        is_new_subscription = request.topics is not None or request.regex is not None
+        if request.member_epoch > 0 and is_new_subscription and outcome.records:
+            return _reply_after_pause(coming)
         return coming
 
     def _forget_surplus_ids(self, now: Moment) -> None:
@@ -216,7 +221,7 @@ class GroupService:
         """
         return self._commit_now(requests, late, may_wait=True)
 
-    async def _commit_when_settled(
+    async def _commit_when_ready(
         self,
         ready: Awaitable[None],
         request: CommitRequest,
@@ -233,7 +238,7 @@ class GroupService:
         may_wait: bool,
     ) -> list[CommitRequest]:
         now = self._timers.now()
-        answered: list[CommitRequest] = []
+        completed: list[CommitRequest] = []
         batches: dict[GroupShardRuntime, CommitBatch] = {}
         for request in requests:
             try:
@@ -245,20 +250,20 @@ class GroupService:
                         now.wall_ms, self.settings.metadata_size_max
                     )
                 batch.add(request)
-            except Exception as error:  # noqa: BLE001 (it is told, and others are served on)
+            except Exception as error:  # noqa: BLE001 (the request gets an error; others continue)
                 ready = self.shards.wait_until_ready([request.group_id]) if may_wait else None
                 if ready is not None:
-                    work = self._commit_when_settled(ready, request, late)
+                    work = self._commit_when_ready(ready, request, late)
                     start_task(work, self._committing)
                     continue
                 request.refuse(_code_of(error, f"group {request.group_id[:200]!r}"))
-                answered.append(request)
+                completed.append(request)
                 continue
             if batch.record_count >= RECORDS_PER_BATCH_MAX:
-                answered += self._append_commits(shard_runtime, batches.pop(shard_runtime), late)
+                completed += self._append_commits(shard_runtime, batches.pop(shard_runtime), late)
         for shard_runtime, batch in batches.items():
-            answered += self._append_commits(shard_runtime, batch, late)
-        return answered
+            completed += self._append_commits(shard_runtime, batch, late)
+        return completed
 
     def _append_commits(
         self,
@@ -275,35 +280,35 @@ class GroupService:
                 batch.wall_ms,
                 partial(_apply, batch, shard_runtime),
             )
-        except Exception as error:  # noqa: BLE001 (it is told, and others are served on)
+        except Exception as error:  # noqa: BLE001 (the request gets an error; others continue)
             code = _code_of(error, f"shard {shard_runtime.shard.index}")
             if code is ErrorCode.MESSAGE_TOO_LARGE:
                 if len(requests) > 1:
-                    return self._append_one_by_one(shard_runtime, batch, late)
+                    return self._append_separately(shard_runtime, batch, late)
                 code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             for request in requests:
                 request.refuse(coordinator_error(code))
             return requests
         if shard_runtime.is_committed:
             return requests
-        start_task(self._answer_later(shard_runtime, requests, late), self._committing)
+        start_task(self._complete_later(shard_runtime, requests, late), self._committing)
         return []
 
-    def _append_one_by_one(
+    def _append_separately(
         self,
         shard_runtime: GroupShardRuntime,
         batch: CommitBatch,
         late: Callable[[list[CommitRequest]], None],
     ) -> list[CommitRequest]:
         """Together they exceed the batch size: write one batch per request."""
-        answered: list[CommitRequest] = []
+        completed: list[CommitRequest] = []
         for request in batch.requests:
             alone = CommitBatch(batch.wall_ms, batch.metadata_size_max)
             alone.add(request)
-            answered += self._append_commits(shard_runtime, alone, late)
-        return answered
+            completed += self._append_commits(shard_runtime, alone, late)
+        return completed
 
-    async def _answer_later(
+    async def _complete_later(
         self,
         shard_runtime: GroupShardRuntime,
         requests: list[CommitRequest],
@@ -324,7 +329,7 @@ class GroupService:
         member_id: str | None = None,
         member_epoch: int = NO_GENERATION,
     ) -> FetchedTopics | Awaitable[FetchedTopics]:
-        """Of these partitions, or with None of all partitions that have an offset."""
+        """The offsets of these partitions; None: of all partitions that have an offset."""
         shard_runtime = self.shards.find(group_id)
         offsets = shard_runtime.shard.offsets
         group = shard_runtime.shard.find(group_id)
@@ -405,13 +410,15 @@ class GroupService:
         return listed
 
 
-async def _with_a_pause(coming: BeatReply | Awaitable[BeatReply]) -> BeatReply:
+async def _reply_after_pause(
+    coming: ConsumerHeartbeatReply | Awaitable[ConsumerHeartbeatReply],
+) -> ConsumerHeartbeatReply:
     """Delay the reply to a member that has changed its subscription and might change it again.
 
     librdkafka (2.15) never joins again if it gets an assignment while its user unsubscribes and
     subscribes. Kafka's reply takes longer than that.
     """
-    reply = coming if isinstance(coming, BeatReply) else await coming
+    reply = coming if isinstance(coming, ConsumerHeartbeatReply) else await coming
     await asyncio.sleep(RESUBSCRIBED_PAUSE_S)
     return reply
 

@@ -16,10 +16,10 @@ from headrace.group.consumer.conversion import classic_records, consumer_records
 from headrace.group.consumer.group import ConsumerGroup
 from headrace.group.consumer.records import CONSUMER_KEYS, ConsumerKey, ConsumerValue
 from headrace.group.messages import (
-    BeatReply,
-    BeatRequest,
     Change,
     ClassicLimits,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
     ConsumerLimits,
     JoinRequest,
     Outcome,
@@ -172,7 +172,10 @@ class Shard:
         return self.groups.get(group_id)
 
     def find_or_make(self, group_id: str) -> Group:
-        """For a first member. A new group is not stored before it has a generation."""
+        """The group, which is created if necessary.
+
+        A new group is not stored before its first generation.
+        """
         return self.groups.get(group_id) or self._make(group_id)
 
     def drop_if_vacant(self, group_id: str) -> None:
@@ -211,7 +214,9 @@ class Shard:
 
     # Conversion between the protocols
 
-    def beat(self, group_id: str, request: BeatRequest, now: Moment) -> tuple[Outcome, BeatReply]:
+    def beat(
+        self, group_id: str, request: ConsumerHeartbeat, now: Moment
+    ) -> tuple[Outcome, ConsumerHeartbeatReply]:
         """A heartbeat of the consumer protocol; creates the group or converts a classic one."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -231,7 +236,7 @@ class Shard:
                     scratch.apply(key, value)
             reported = group.unloaded(ErrorCode.REBALANCE_IN_PROGRESS)
         outcome, reply = scratch.beat(request, now)
-        change = Change.HEARD if group is None else Change.CONVERTED
+        change = Change.HEARTBEAT if group is None else Change.CONVERTED
         return (
             Outcome(records + outcome.records, reported.replies, change, request.member_id),
             reply,
@@ -268,7 +273,7 @@ class Shard:
         holder = group.by_instance.get(request.instance_id or "")
         if request.member_id or holder is None or group.uses_classic(holder):
             return Outcome()
-        return group.given_way(holder, now)
+        return group.replaced_by_classic(holder, now)
 
     # Decisions
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from headrace.group.assignment import Assignment, assignment_of, in_order
 from headrace.group.consumer.machine import LEAVING_FOR_A_WHILE
-from headrace.group.messages import BeatReply, BeatRequest
+from headrace.group.messages import ConsumerHeartbeat, ConsumerHeartbeatReply
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import can_describe, cannot_describe, check
 from headrace.requests.context import BrokerContext, RequestContext
@@ -43,7 +43,7 @@ def handle(
     if any(cannot_describe(broker, context, name) for name in set(topics or ())):
         raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     owned = request["topic_partitions"]
-    beat = BeatRequest(
+    beat = ConsumerHeartbeat(
         member_id=request["member_id"] or str(uuid4()),
         member_epoch=request["member_epoch"],
         client_id=(context.client_id or "")[:_CLIENT_ID_CHARACTERS_MAX],
@@ -122,7 +122,7 @@ def _assignment(topics: list[Message]) -> Assignment:
     return assignment_of((each["topic_id"], each["partitions"]) for each in known)
 
 
-def _message(reply: BeatReply) -> Message:
+def _message(reply: ConsumerHeartbeatReply) -> Message:
     assignment: Message | None = None
     if reply.assignment is not None:
         assignment = {

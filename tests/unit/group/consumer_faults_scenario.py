@@ -13,9 +13,9 @@ from uuid import UUID
 
 from headrace.group.consumer.group import ConsumerGroup
 from headrace.group.messages import (
-    BeatReply,
-    BeatRequest,
     ClassicLimits,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
     ConsumerLimits,
     JoinReply,
     JoinRequest,
@@ -147,7 +147,7 @@ class World(Schedule[Client]):
     # What clients hear
 
     def hear(self, client: Client, reply: Answer) -> None:
-        if isinstance(reply, BeatReply):
+        if isinstance(reply, ConsumerHeartbeatReply):
             self.hear_beat(client, reply)
         elif isinstance(reply, ErrorCode):
             self.hear_error(client, reply)
@@ -156,7 +156,7 @@ class World(Schedule[Client]):
         else:
             self.hear_sync(client, reply)
 
-    def hear_beat(self, client: Client, reply: BeatReply) -> None:
+    def hear_beat(self, client: Client, reply: ConsumerHeartbeatReply) -> None:
         client.epoch = reply.member_epoch
         client.is_member = True
         client.is_unsure = False
@@ -264,7 +264,7 @@ class World(Schedule[Client]):
         client.revoking = frozenset()
         is_full = not client.is_member or client.is_unsure
         epoch = client.epoch if client.is_member else 0
-        request = BeatRequest(
+        request = ConsumerHeartbeat(
             client.member_id,
             epoch,
             client.name,
@@ -394,7 +394,9 @@ class World(Schedule[Client]):
                 self.carry_out(outcome)
         else:
             epoch = -1 if client.instance_id is None or self.random.random() < 0.5 else -2
-            request = BeatRequest(client.member_id, epoch, client.name, "/h", client.instance_id)
+            request = ConsumerHeartbeat(
+                client.member_id, epoch, client.name, "/h", client.instance_id
+            )
             try:
                 outcome, _ = self.shard.beat(GROUP, request, self.now)
                 if self.append(outcome.records):

@@ -8,9 +8,9 @@ from headrace.group.assignment import NOTHING, Assignment
 from headrace.group.classic.machine import ClassicGroup
 from headrace.group.consumer.group import ConsumerGroup
 from headrace.group.messages import (
-    BeatReply,
-    BeatRequest,
     ClassicLimits,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
     ConsumerLimits,
     JoinReply,
     JoinRequest,
@@ -163,30 +163,32 @@ class Table:
 
     # Members of the newer protocol
 
-    def send(self, request: BeatRequest) -> BeatReply:
+    def send(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
         outcome, reply = self.shard.beat(GROUP, request, self.now)
         self.append(outcome.records)
         self.follow(outcome)
         return reply
 
-    def beat(self, name: str, **changes: object) -> BeatReply:
+    def beat(self, name: str, **changes: object) -> ConsumerHeartbeatReply:
         """One heartbeat of a member that tells what it has, and takes what it hears."""
         epoch = changes.pop("epoch", self.epochs.get(name, 0))
         owned = changes.pop("owned", self.owned.get(name, NOTHING))
-        request = BeatRequest(name, epoch, name, "/h", owned=owned, **changes)  # type: ignore[arg-type]
+        request = ConsumerHeartbeat(name, epoch, name, "/h", owned=owned, **changes)  # type: ignore[arg-type]
         reply = self.send(request)
         self.epochs[name] = reply.member_epoch
         if reply.assignment is not None:
             self.owned[name] = reply.assignment
         return reply
 
-    def join(self, name: str, *topics: str, **changes: object) -> BeatReply:
+    def join(self, name: str, *topics: str, **changes: object) -> ConsumerHeartbeatReply:
         self.owned[name] = NOTHING
         asked = {"topics": topics or ("t",), "rebalance_timeout_ms": REBALANCE_MS, **changes}
         return self.beat(name, epoch=0, **asked)
 
-    def leave(self, name: str, epoch: int = -1, instance_id: str | None = None) -> BeatReply:
-        reply = self.send(BeatRequest(name, epoch, name, "/h", instance_id))
+    def leave(
+        self, name: str, epoch: int = -1, instance_id: str | None = None
+    ) -> ConsumerHeartbeatReply:
+        reply = self.send(ConsumerHeartbeat(name, epoch, name, "/h", instance_id))
         self.owned.pop(name, None)
         return reply
 
@@ -206,7 +208,7 @@ class Table:
                     other = taken.setdefault((topic_id, index), name)
                     assert other == name, f"{other} and {name} have {index}"
 
-    def refused(self, request: BeatRequest) -> ErrorCode:
+    def refused(self, request: ConsumerHeartbeat) -> ErrorCode:
         try:
             self.shard.beat(GROUP, request, self.now)
         except ApiError as error:

@@ -17,7 +17,7 @@ from typing import ClassVar, Generic, TypeVar
 from headrace.coordinator.shard import Moment
 from headrace.group.classic.machine import ClassicGroup
 from headrace.group.classic.transitions import State
-from headrace.group.messages import BeatReply, Outcome, Reply
+from headrace.group.messages import ConsumerHeartbeatReply, Outcome, Reply
 from headrace.group.records import (
     GroupRecord,
     GroupValue,
@@ -40,7 +40,7 @@ GROUP = "g"
 
 Place = tuple[str, int]
 """A topic and the index of one of its partitions."""
-Answer = Reply | BeatReply | ErrorCode
+Answer = Reply | ConsumerHeartbeatReply | ErrorCode
 
 
 @dataclass

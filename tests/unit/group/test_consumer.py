@@ -4,7 +4,7 @@ import pytest
 
 from headrace.group.assignment import NOTHING
 from headrace.group.consumer import machine
-from headrace.group.messages import BeatRequest, ConsumerLimits, Leaver
+from headrace.group.messages import ConsumerHeartbeat, ConsumerLimits, Leaver
 from headrace.model.errors import ApiError, ErrorCode
 from tests.unit.group.consumer_scenario import GROUP, REBALANCE_MS, SESSION_MS, Table
 
@@ -80,7 +80,7 @@ def test_silence_for_a_session_ends_a_membership() -> None:
     table.beat("a")
     table.wait(1)
     assert list(table.group.members) == ["a"]
-    assert table.refused(BeatRequest("b", table.epochs["b"], "b", "/h")) is (
+    assert table.refused(ConsumerHeartbeat("b", table.epochs["b"], "b", "/h")) is (
         ErrorCode.UNKNOWN_MEMBER_ID
     )
 
@@ -144,7 +144,7 @@ def test_another_epoch_than_its_own_is_fenced(epoch: int) -> None:
         table.join(name)
     table.settle("a", "b", "c")
     assert table.epochs["a"] == 3
-    asked = BeatRequest("a", epoch, "a", "/h", owned=table.owned["a"])
+    asked = ConsumerHeartbeat("a", epoch, "a", "/h", owned=table.owned["a"])
     assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
@@ -154,7 +154,7 @@ def test_the_previous_epoch_with_partitions_that_are_another_s_is_fenced() -> No
     all_of_it = table.owned["a"]
     table.join("b")
     table.settle("a", "b")
-    asked = BeatRequest("a", 1, "a", "/h", owned=all_of_it)
+    asked = ConsumerHeartbeat("a", 1, "a", "/h", owned=all_of_it)
     assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
@@ -171,17 +171,17 @@ def test_a_fenced_member_joins_again_under_its_id_and_has_its_share_again() -> N
 
 def test_strangers_are_not_members() -> None:
     table = Table()
-    assert table.refused(BeatRequest("x", 3, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert table.refused(BeatRequest("x", -1, "x", "/h")) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert table.refused(ConsumerHeartbeat("x", 3, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert table.refused(ConsumerHeartbeat("x", -1, "x", "/h")) is ErrorCode.GROUP_ID_NOT_FOUND
     table.join("a")
-    assert table.refused(BeatRequest("x", 3, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert table.refused(BeatRequest("x", -1, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert table.refused(ConsumerHeartbeat("x", 3, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert table.refused(ConsumerHeartbeat("x", -1, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_full_group_turns_newcomers_away_and_keeps_its_members() -> None:
     table = Table(limits=ConsumerLimits(size_max=1))
     table.join("a")
-    asked = BeatRequest("b", 0, "b", "/h", topics=("t",), owned=NOTHING)
+    asked = ConsumerHeartbeat("b", 0, "b", "/h", topics=("t",), owned=NOTHING)
     assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
     table.join("a")
 
@@ -190,7 +190,7 @@ def test_members_together_may_not_say_more_than_the_limit() -> None:
     table = Table(limits=ConsumerLimits(metadata_bytes_max=3_000))
     table.join("a")
     names = tuple(f"{number:0249}" for number in range(10))
-    asked = BeatRequest("b", 0, "b", "/h", topics=names, owned=NOTHING)
+    asked = ConsumerHeartbeat("b", 0, "b", "/h", topics=names, owned=NOTHING)
     assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
     table.join("b")
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.group.messages import BeatReply, BeatRequest, SyncRequest
+from headrace.group.messages import ConsumerHeartbeat, ConsumerHeartbeatReply, SyncRequest
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.wire.offset_commit import CommitRequest
 from tests.unit.group.consumer_scenario import subscription, topic_state
@@ -20,12 +20,14 @@ def bench_of(log: MemoryLog | None = None) -> Bench:
     return bench
 
 
-def joining(name: str, **fields: object) -> BeatRequest:
-    asked = BeatRequest(name, 0, name, "/h", rebalance_timeout_ms=60_000, topics=("t",), owned={})
+def joining(name: str, **fields: object) -> ConsumerHeartbeat:
+    asked = ConsumerHeartbeat(
+        name, 0, name, "/h", rebalance_timeout_ms=60_000, topics=("t",), owned={}
+    )
     return replace(asked, **fields)  # type: ignore[arg-type]
 
 
-async def beat(bench: Bench, request: BeatRequest) -> BeatReply:
+async def beat(bench: Bench, request: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
     return await now(bench.groups.beat("g", request))
 
 
@@ -61,13 +63,13 @@ def test_a_member_that_reads_other_topics_is_answered_after_a_moment() -> None:
 
     async def scene() -> None:
         bench = bench_of()
-        assert isinstance(bench.groups.beat("g", joining("a")), BeatReply)
-        known = BeatRequest(
+        assert isinstance(bench.groups.beat("g", joining("a")), ConsumerHeartbeatReply)
+        known = ConsumerHeartbeat(
             "a", 1, "a", "/h", topics=("t",), owned={UUID(int=1): frozenset((0, 1))}
         )
-        assert isinstance(bench.groups.beat("g", known), BeatReply)
-        coming = bench.groups.beat("g", BeatRequest("a", 1, "a", "/h", topics=("none",)))
-        assert not isinstance(coming, BeatReply)
+        assert isinstance(bench.groups.beat("g", known), ConsumerHeartbeatReply)
+        coming = bench.groups.beat("g", ConsumerHeartbeat("a", 1, "a", "/h", topics=("none",)))
+        assert not isinstance(coming, ConsumerHeartbeatReply)
         assert (await coming).assignment == {}
 
     asyncio.run(scene())
@@ -84,7 +86,7 @@ def test_sessions_end_by_the_clock_and_another_coordinator_goes_on() -> None:
         assert view is not None
         assert {member.member_id for member in view.members} == {"a", "b"}
         bench.wait(44)
-        await beat(bench, BeatRequest("b", 2, "b", "/h"))
+        await beat(bench, ConsumerHeartbeat("b", 2, "b", "/h"))
         bench.wait(2)
         view = await now(bench.groups.describe_consumer("g"))
         assert view is not None
@@ -101,7 +103,7 @@ def test_a_topic_that_grows_is_seen_at_the_next_heartbeat() -> None:
         await beat(bench, joining("a"))
         bench.image.put_topic(topic_state("t", 1, 5))
         bench.groups.topics_changed()
-        reply = await beat(bench, BeatRequest("a", 1, "a", "/h"))
+        reply = await beat(bench, ConsumerHeartbeat("a", 1, "a", "/h"))
         assert reply.member_epoch == 2, "more partitions for it, and nothing to give up"
         assert reply.assignment is not None
         assert [len(indexes) for indexes in reply.assignment.values()] == [5]

@@ -1,7 +1,7 @@
 """Static members of a group of the newer protocol: an instance keeps its place while it is away."""
 
 from headrace.group.assignment import NOTHING
-from headrace.group.messages import BeatRequest
+from headrace.group.messages import ConsumerHeartbeat
 from headrace.model.errors import ErrorCode
 from tests.unit.group.consumer_scenario import REBALANCE_MS, SESSION_MS, Table
 
@@ -45,7 +45,7 @@ def test_what_an_instance_was_to_give_up_is_free_when_it_is_away() -> None:
 
 def test_an_instance_that_is_still_there_is_not_replaced() -> None:
     table = instances()
-    asked = BeatRequest("b2", 0, "b", "/h", "i-b", topics=("t",), owned=NOTHING)
+    asked = ConsumerHeartbeat("b2", 0, "b", "/h", "i-b", topics=("t",), owned=NOTHING)
     assert table.refused(asked) is ErrorCode.UNRELEASED_INSTANCE_ID
     table.wait(SESSION_MS - 1)
     table.beat("a", instance_id="i-a")
@@ -60,16 +60,16 @@ def test_the_older_twin_is_fenced() -> None:
     table.leave("b", -2, "i-b")
     table.join("b2", instance_id="i-b")
     for epoch in (2, -1, -2):
-        asked = BeatRequest("b", epoch, "b", "/h", "i-b", owned=NOTHING)
+        asked = ConsumerHeartbeat("b", epoch, "b", "/h", "i-b", owned=NOTHING)
         assert table.refused(asked) is ErrorCode.FENCED_INSTANCE_ID
-    unknown = BeatRequest("c", 2, "c", "/h", "i-c")
+    unknown = ConsumerHeartbeat("c", 2, "c", "/h", "i-c")
     assert table.refused(unknown) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_who_is_away_is_fenced_under_its_old_epoch() -> None:
     table = instances()
     table.leave("b", -2, "i-b")
-    asked = BeatRequest("b", 2, "b", "/h", "i-b", owned=NOTHING)
+    asked = ConsumerHeartbeat("b", 2, "b", "/h", "i-b", owned=NOTHING)
     assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
@@ -95,7 +95,7 @@ def test_a_full_group_lets_an_instance_come_back() -> None:
     object.__setattr__(table.limits, "size_max", 2)
     table.leave("b", -2, "i-b")
     table.join("b2", instance_id="i-b")
-    asked = BeatRequest("c", 0, "c", "/h", topics=("t",), owned=NOTHING)
+    asked = ConsumerHeartbeat("c", 0, "c", "/h", topics=("t",), owned=NOTHING)
     assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 

@@ -5,7 +5,7 @@ import pytest
 from headrace.group.assignment import NOTHING
 from headrace.group.consumer.records import RegexKey
 from headrace.group.consumer.regex import PATTERN_CHARACTERS_MAX, matching
-from headrace.group.messages import BeatRequest, ConsumerLimits
+from headrace.group.messages import ConsumerHeartbeat, ConsumerLimits
 from headrace.group.records import decode_key
 from headrace.model.errors import ApiError, ErrorCode
 from tests.unit.group.consumer_scenario import REBALANCE_MS, Table
@@ -128,9 +128,9 @@ def test_an_expression_survives_a_change_of_coordinator() -> None:
 def test_a_bad_expression_leaves_the_group_as_it_was() -> None:
     table = Table()
     table.join("a")
-    asked = BeatRequest("a", 1, "a", "/h", regex="[", owned=NOTHING)
+    asked = ConsumerHeartbeat("a", 1, "a", "/h", regex="[", owned=NOTHING)
     assert table.refused(asked) is ErrorCode.INVALID_REGULAR_EXPRESSION
-    fresh = BeatRequest(
+    fresh = ConsumerHeartbeat(
         "b", 0, "b", "/h", rebalance_timeout_ms=REBALANCE_MS, regex="[", owned=NOTHING
     )
     assert table.refused(fresh) is ErrorCode.INVALID_REGULAR_EXPRESSION

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.coordinator.ports import WaitForElection
 from headrace.coordinator.shard_runtime import Status
-from headrace.coordinator.timers import BEAT_MS
+from headrace.coordinator.timers import CHECK_MS
 from headrace.group import pending_ids
 from headrace.group.messages import ClassicLimits, JoinReply, JoinRequest, Leaver, SyncRequest
 from headrace.group.service import GroupService
@@ -357,7 +357,7 @@ def test_members_do_not_lose_their_sessions_while_the_broker_itself_stands_still
         bench.wait(5)
         bench.stall(600)
         assert bench.groups.heartbeat("g", reply.member_id, None, 1) is ErrorCode.NONE
-        bench.wait(10 + BEAT_MS / 1000)
+        bench.wait(10 + CHECK_MS / 1000)
         assert bench.groups.heartbeat("g", reply.member_id, None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
     asyncio.run(scene())

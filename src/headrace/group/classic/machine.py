@@ -41,7 +41,7 @@ class ClassicGroup(ClassicState):
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
         self._is_initial = False
-        self._is_joined_anew = False
+        self._has_new_joins = False
         self._initial_ms_left = 0
 
     # Joining
@@ -92,7 +92,7 @@ class ClassicGroup(ClassicState):
         member.deadline_ms = now.ms + self.limits.new_member_join_timeout_ms
         self._wake_at(member.deadline_ms)
         if self.state is State.PREPARING and self._is_initial:
-            self._is_joined_anew = True
+            self._has_new_joins = True
         self.members.add(member)
         self._rebalance(Event.JOIN, outcome, now)
 
@@ -175,7 +175,9 @@ class ClassicGroup(ClassicState):
         if self.state is State.COMPLETING:
             for member in self.members.all():
                 member.assignment = b""
-                self._answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), outcome, now)
+                self._reply_to_sync(
+                    member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), outcome, now
+                )
         self._unsynced.clear()
         self._sync_deadline_ms = NEVER
         self._is_initial = self.state is State.EMPTY
@@ -184,7 +186,7 @@ class ClassicGroup(ClassicState):
         if self._is_initial:
             # group.initial.rebalance.delay.ms: more members of a new group can join.
             delay_ms = self.limits.initial_rebalance_delay_ms
-            self._is_joined_anew = False
+            self._has_new_joins = False
             self._initial_ms_left = max(timeout_ms - delay_ms, 0)
             self._set_join_deadline(now.ms + delay_ms)
         elif self._all_joined():
@@ -194,8 +196,8 @@ class ClassicGroup(ClassicState):
 
     def _end_initial_delay(self, outcome: Outcome, now: Moment) -> None:
         delay_ms = min(self.limits.initial_rebalance_delay_ms, self._initial_ms_left)
-        if self._is_joined_anew and delay_ms > 0:
-            self._is_joined_anew = False
+        if self._has_new_joins and delay_ms > 0:
+            self._has_new_joins = False
             self._initial_ms_left -= delay_ms
             self._set_join_deadline(now.ms + delay_ms)
         else:
@@ -260,7 +262,7 @@ class ClassicGroup(ClassicState):
             self._restart_session(member, now)
             outcome.replies.append((ticket, self._assigned(member.assignment)))
             return outcome
-        self._answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), outcome, now)
+        self._reply_to_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), outcome, now)
         member.sync_ticket = ticket
         if member.member_id == self.members.leader:
             self._assign(request.assignments, outcome, now)
@@ -277,7 +279,9 @@ class ClassicGroup(ClassicState):
                 outcome.replies.append((member.sync_ticket, reply))
                 self._restart_session(member, now)
 
-    def _answer_sync(self, member: Member, reply: SyncReply, outcome: Outcome, now: Moment) -> None:
+    def _reply_to_sync(
+        self, member: Member, reply: SyncReply, outcome: Outcome, now: Moment
+    ) -> None:
         if member.sync_ticket is not None:
             outcome.replies.append((member.sync_ticket, reply))
             member.sync_ticket = None
@@ -301,12 +305,12 @@ class ClassicGroup(ClassicState):
     def leave(self, leavers: list[Leaver], now: Moment) -> tuple[Outcome, list[ErrorCode]]:
         outcome = Outcome()
         size = len(self.members)
-        errors = [self._let_go(leaver, outcome) for leaver in leavers]
+        errors = [self._remove_leaver(leaver, outcome) for leaver in leavers]
         if len(self.members) < size or self.state is State.PREPARING:
             self._rebalance(Event.LEAVE, outcome, now)
         return outcome, errors
 
-    def _let_go(self, leaver: Leaver, outcome: Outcome) -> ErrorCode:
+    def _remove_leaver(self, leaver: Leaver, outcome: Outcome) -> ErrorCode:
         member_id, instance_id = leaver
         if member_id in self.pending:
             del self.pending[member_id]
@@ -459,7 +463,7 @@ class ClassicGroup(ClassicState):
         outcome = Outcome()
         if failed.change is Change.ASSIGNED:
             for member in self.members.all():
-                self._answer_sync(member, SyncReply(error), outcome, now)
+                self._reply_to_sync(member, SyncReply(error), outcome, now)
             self._rebalance(Event.APPEND_FAILED, outcome, now)
         elif failed.change is Change.REPLACED:
             ticket, _ = failed.replies[-1]

@@ -3,7 +3,7 @@
 The stored state is the last applied generation with its members and assignments. `apply` is the
 only method that changes it, live and during replay. A group in state Stable is what its record
 says. During a rebalance the group also has state that is not stored: the members of the next
-generation, its number and its protocol. classic_machine.py contains the decisions.
+generation, its number and its protocol. classic/machine.py contains the decisions.
 """
 
 from headrace.coordinator.shard import NEVER

@@ -44,7 +44,7 @@ def consumer_records(group: ClassicState, topics: Topics) -> list[GroupRecord] |
     taken: set[tuple[str, int]] = set()
     for member in group.members.all():
         if member.is_unaware:
-            continue  # It does not know its id, so it cannot rejoin with it.
+            continue  # The member does not know its id, so it cannot rejoin with it.
         subscription = subscription_of(member.protocols, group.protocol)
         given = read_assignment(member.assignment)
         if subscription is None or given is None:

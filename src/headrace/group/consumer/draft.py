@@ -118,12 +118,12 @@ class Draft(ConsumerState):
         known: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
         subscribers: dict[str, Subscriber] = {}
         for member_id, member in self.members.items():
-            wish = member.topics, member.regex
-            if wish not in known:
+            subscription = member.topics, member.regex
+            if subscription not in known:
                 ids = map(self.topics.id_of, self.topics_of(member))
-                known[wish] = frozenset(id_ for id_ in ids if id_ is not None)
+                known[subscription] = frozenset(id_ for id_ in ids if id_ is not None)
             held = self.target_of(member_id)
-            subscribers[member_id] = Subscriber(known[wish], held, member.instance_id)
+            subscribers[member_id] = Subscriber(known[subscription], held, member.instance_id)
         assigned = ASSIGNORS[self.assignor](subscribers, self._partition_counts())
         for member_id, partitions in assigned.items():
             if member_id not in self.targets or self.targets[member_id] != partitions:

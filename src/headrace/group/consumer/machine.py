@@ -1,8 +1,8 @@
 """Decisions of one group under the consumer protocol (KIP-848). Pure.
 
 Decisions change nothing: an Outcome's records are appended and applied, and then `applied` restarts
-the member's session. Only deadlines are not stored; they restart when the group is loaded. Members
-that use the classic protocol are in consumer_classic.py.
+the member's session. Only deadlines are not stored; they restart when the group is loaded.
+consumer/group.py handles members that use the classic protocol.
 
 M1  a member gets only partitions that no other member owns (`owners`, reconciliation.py)
 M2  an epoch that is neither a member's own nor, after a lost response, its last one is fenced
@@ -18,10 +18,10 @@ from headrace.group.consumer.draft import Draft
 from headrace.group.consumer.records import UNREVOKED, ConsumerMemberValue, CurrentValue
 from headrace.group.consumer.state import ConsumerState, bytes_of
 from headrace.group.messages import (
-    BeatReply,
-    BeatRequest,
     CanDescribe,
     Change,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
     ConsumerLimits,
     Outcome,
 )
@@ -53,13 +53,15 @@ class ConsumerCore(ConsumerState):
 
     # Heartbeats
 
-    def beat(self, request: BeatRequest, now: Moment) -> tuple[Outcome, BeatReply]:
+    def beat(
+        self, request: ConsumerHeartbeat, now: Moment
+    ) -> tuple[Outcome, ConsumerHeartbeatReply]:
         member_id = request.member_id
         if request.member_epoch < 0:
             return self._leave(request, now)
-        if self._is_settled(request, now):
+        if self._is_unchanged(request, now):
             reply = self._reply(member_id, self.current_of(member_id), request.is_full)
-            return Outcome(change=Change.HEARD, member_id=member_id), reply
+            return Outcome(change=Change.HEARTBEAT, member_id=member_id), reply
         self._check_not_full(request)
         draft = Draft(self)
         self._admit(request, draft)
@@ -68,19 +70,21 @@ class ConsumerCore(ConsumerState):
         self._check_room(member_id, value, draft)
         self._advance(draft, member_id, value, request.owned, now, request.can_describe)
         after = draft.current_of(member_id)
-        is_told = request.is_full or after.assigned != before.assigned
-        reply = self._reply(member_id, after, is_told)
-        return Outcome(draft.records, change=Change.HEARD, member_id=member_id), reply
+        has_assignment = request.is_full or after.assigned != before.assigned
+        reply = self._reply(member_id, after, has_assignment)
+        return Outcome(draft.records, change=Change.HEARTBEAT, member_id=member_id), reply
 
-    def _reply(self, member_id: str, current: CurrentValue, is_told: bool) -> BeatReply:
-        return BeatReply(
+    def _reply(
+        self, member_id: str, current: CurrentValue, has_assignment: bool
+    ) -> ConsumerHeartbeatReply:
+        return ConsumerHeartbeatReply(
             member_id,
             current.member_epoch,
             self.limits.heartbeat_ms(self.group_id),
-            current.assigned if is_told else None,
+            current.assigned if has_assignment else None,
         )
 
-    def _is_settled(self, request: BeatRequest, now: Moment) -> bool:
+    def _is_unchanged(self, request: ConsumerHeartbeat, now: Moment) -> bool:
         """Whether a heartbeat contains and changes nothing new: most do, and must be cheap."""
         member_id = request.member_id
         known = self.members.get(member_id)
@@ -131,7 +135,7 @@ class ConsumerCore(ConsumerState):
         is_stale = self._topics_resolved != self.topics.version
         return now.ms >= self._refresh_ms or (is_stale and now.ms >= self._resolve_ms)
 
-    def _admit(self, request: BeatRequest, draft: Draft) -> None:
+    def _admit(self, request: ConsumerHeartbeat, draft: Draft) -> None:
         """Check that the client is a member or can become one."""
         member_id, instance_id = request.member_id, request.instance_id
         holder = self.by_instance.get(instance_id) if instance_id is not None else None
@@ -162,7 +166,7 @@ class ConsumerCore(ConsumerState):
                 ErrorCode.FENCED_INSTANCE_ID, f"Instance {instance_id!r} is now member {holder!r}."
             )
 
-    def _check_epoch(self, request: BeatRequest) -> None:
+    def _check_epoch(self, request: ConsumerHeartbeat) -> None:
         current = self.current_of(request.member_id)
         if request.member_epoch == current.member_epoch:
             return
@@ -177,7 +181,7 @@ class ConsumerCore(ConsumerState):
             "partitions and join again.",
         )
 
-    def _check_not_full(self, request: BeatRequest) -> None:
+    def _check_not_full(self, request: ConsumerHeartbeat) -> None:
         """Reject new members of a full group before any other work."""
         is_known = request.member_id in self.members or request.instance_id in self.by_instance
         if request.member_epoch == 0 and not is_known:
@@ -200,7 +204,7 @@ class ConsumerCore(ConsumerState):
             raise _full()
 
     def _updated(
-        self, known: ConsumerMemberValue | None, request: BeatRequest
+        self, known: ConsumerMemberValue | None, request: ConsumerHeartbeat
     ) -> ConsumerMemberValue:
         before = known or ConsumerMemberValue(None, None, "", "", (), "", -1, None)
         timeout_ms = request.rebalance_timeout_ms
@@ -221,12 +225,14 @@ class ConsumerCore(ConsumerState):
 
     # Leaving
 
-    def _leave(self, request: BeatRequest, now: Moment) -> tuple[Outcome, BeatReply]:
+    def _leave(
+        self, request: ConsumerHeartbeat, now: Moment
+    ) -> tuple[Outcome, ConsumerHeartbeatReply]:
         member_id = request.member_id
         self._check_instance(member_id, request.instance_id)
         if member_id not in self.members:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "The member is not in the group.")
-        reply = BeatReply(member_id, request.member_epoch)
+        reply = ConsumerHeartbeatReply(member_id, request.member_epoch)
         if request.member_epoch == LEAVING_FOR_A_WHILE:
             draft = Draft(self)
             current = self.current_of(member_id)
@@ -250,7 +256,7 @@ class ConsumerCore(ConsumerState):
         draft.bump(True)
         return Outcome(draft.records)
 
-    def given_way(self, member_id: str, now: Moment) -> Outcome:
+    def replaced_by_classic(self, member_id: str, now: Moment) -> Outcome:
         """A classic member replaces this one. Empty unless that converts the group."""
         draft = Draft(self)
         draft.remove(member_id)

@@ -32,9 +32,9 @@ def reconciled(
     elif current.state == STABLE and epoch == target_epoch:
         return current
     kept = common(current.assigned, target)
-    given_up = without(current.assigned, kept)
-    if given_up and (owned is None or overlaps(owned, given_up)):
-        return _stepped(current, epoch, UNREVOKED, kept, given_up)
+    to_revoke = without(current.assigned, kept)
+    if to_revoke and (owned is None or overlaps(owned, to_revoke)):
+        return _stepped(current, epoch, UNREVOKED, kept, to_revoke)
     wanted = without(target, kept)
     free = _free(wanted, member_id, owners)
     state = STABLE if free == wanted else UNRELEASED

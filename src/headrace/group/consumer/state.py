@@ -1,7 +1,7 @@
 """The state of one consumer group (KIP-848): epochs, members, assignments. Pure.
 
 All of it is stored. `apply` is the only method that changes it; it accepts records in any order, if
-the last one of each key is last. consumer_machine.py contains the decisions.
+the last one of each key is last. consumer/machine.py contains the decisions.
 
 K1  `owners` contains a partition once: with the member that got it and has not revoked it
 K2  an instance name belongs to at most one member
@@ -211,9 +211,9 @@ class ConsumerState:
     @property
     def subscribed(self) -> frozenset[str]:
         if self._subscribed is None:
-            wishes = {(member.topics, member.regex) for member in self.members.values()}
+            subscriptions = {(member.topics, member.regex) for member in self.members.values()}
             names: set[str] = set()
-            for topics, regex in wishes:
+            for topics, regex in subscriptions:
                 resolved = self.regexes.get(regex)
                 names.update(topics, () if resolved is None else resolved.topics)
             self._subscribed = frozenset(names)
