@@ -4,7 +4,7 @@
     lines = spark.read.format("headrace").option("kafka.bootstrap.servers", "localhost:9092")
     lines.option("subscribe", "lines").load().show()
 
-`pyspark_headrace` is the module by which Spark finds it.
+Spark finds the data source through the module `pyspark_headrace`.
 """
 
 from typing import TYPE_CHECKING, Any

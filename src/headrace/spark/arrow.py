@@ -1,13 +1,13 @@
 """Converts fetched record batches to Arrow record batches, one for each portion of a response.
 
-Owns the schema of the rows and the conversion of bytes in a response to columns. It reads no topic
-and knows only the range that it is given.
+Owns the schema of the rows and the conversion of bytes in a response to columns. It reads no topic;
+its input is one fetched response.
 
-1. The columns are those of Spark's Kafka connector with its types, and no more are made than were
-   asked for: Spark turns each that it gets into rows, also those that a query does not look at.
-2. `headers` is an empty list for a record without any, never null: null arrays make Spark's own
-   way to a sink quadratic.
-3. No portion becomes a record batch of more than `_PLAIN_BYTES_MAX` and one batch beyond.
+1. Columns and types are those of Spark's Kafka connector. Only requested columns are created,
+   because Spark converts all columns to rows, even if a query does not use them.
+2. `headers` is an empty list for a record without headers, never null: with null arrays, Spark's
+   path to a sink takes quadratic time.
+3. A record batch exceeds `_PLAIN_BYTES_MAX` by at most one batch of the topic.
 """
 
 from array import array
@@ -42,7 +42,7 @@ _KINDS: dict[str, pa.DataType] = {
 def record_batches(
     chunk: Chunk, limit: int, names: tuple[str, ...], check_crc: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a chunk before the offset `limit`, as few record batches as is sensible."""
+    """The records of a chunk before the offset `limit`, as few Arrow record batches."""
     group: list[tuple[Batch, bytes, int, int]] = []
     plain = 0
     try:
@@ -74,7 +74,7 @@ def _one(
 ) -> Iterator[pa.RecordBatch]:
     columns = Columns("headers" in names)
     if all(payload is chunk.data for _, payload, _, _ in group):
-        # Nothing was compressed: keys and values are looked for where they came in.
+        # Nothing was compressed: keys and values are read from the response itself.
         plain = chunk.data
         for batch, payload, at, end in group:
             columns.append(batch, payload, at, end, at, chunk.offset, limit)
@@ -112,7 +112,7 @@ def _column(name: str, chunk: Chunk, columns: Columns, plain: pa.Buffer) -> pa.A
             presence = columns.value_presence.getvalue() if columns.valueless else None
             return _scattered(plain, columns.values.getvalue(), count, presence)
         case "topic":
-            return _repeated(chunk.partition.topic, _room(count))[:count]
+            return _repeated(chunk.partition.topic, _rounded_up(count))[:count]
         case "partition":
             return _numbers(_KINDS[name], array("i", [chunk.partition.partition]) * count, count)
         case "offset":
@@ -125,16 +125,16 @@ def _column(name: str, chunk: Chunk, columns: Columns, plain: pa.Buffer) -> pa.A
             return _headers(columns, plain)
 
 
-# Arrays are made of buffers: pa.array and pa.repeat import pandas to look at what they are given,
-# and a worker's first row would wait for that.
+# Create arrays from buffers: pa.array and pa.repeat import pandas to check their arguments, which
+# would delay the first row of a worker.
 
 
 def _numbers(kind: pa.DataType, data: "bytes | array[int]", count: int) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
 
 
-def _room(count: int) -> int:
-    """A count that is often the same, for what is kept and cut to size."""
+def _rounded_up(count: int) -> int:
+    """A rounded count, so that cached arrays can be reused and cut to size."""
     return max(1024, 1 << (count - 1).bit_length())
 
 
@@ -154,7 +154,7 @@ def _repeated(text: str, count: int) -> pa.StringArray:
 def _scattered(
     plain: pa.Buffer, places: bytes, count: int, presence: bytes | None
 ) -> pa.BinaryArray:
-    """What lies at pairs of places in a buffer, as one array."""
+    """The values between pairs of positions in a buffer, as one array."""
     if not count:
         return pa.array([], pa.binary())
     if presence is not None and not any(presence):
@@ -163,7 +163,7 @@ def _scattered(
     both = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(places), plain], null_count=0
     )
-    wanted = both.take(_even_numbers(_room(count))[:count])
+    wanted = both.take(_even_numbers(_rounded_up(count))[:count])
     if presence is None:
         return wanted
     flags = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(presence)])
@@ -186,7 +186,7 @@ def _headers(columns: Columns, plain: pa.Buffer) -> pa.ListArray:
 
 
 def _text(names: pa.BinaryArray) -> pa.StringArray:
-    """As text; what is not UTF-8 is shown with replacement characters, as Java does."""
+    """As text. Invalid UTF-8 is shown with replacement characters, as in Java."""
     try:
         return pc.cast(names, pa.string())
     except pa.ArrowInvalid:

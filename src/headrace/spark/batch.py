@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 
 class Task(InputPartition):
-    """What one task reads."""
+    """The offset ranges that one task reads."""
 
     def __init__(self, ranges: list[OffsetRange]) -> None:
         super().__init__(ranges)
 
 
 def ranges_of(partition: InputPartition | None) -> list[OffsetRange]:
-    """The ranges of a task. For nothing to read Spark runs a task without any: 4.1 passes None."""
+    """The ranges of a task.
+
+    If there is nothing to read, Spark runs a task without: 4.1 passes None.
+    """
     value: list[OffsetRange] | None = getattr(partition, "value", None)
     return value or []
 
@@ -64,8 +67,10 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A separate reader: PySpark refuses every reader that has `pushFilters` while its setting
-    spark.sql.python.filterPushdown.enabled is off."""
+    """A separate class, because it has the method `pushFilters`.
+
+    PySpark rejects readers with this method if spark.sql.python.filterPushdown.enabled is off.
+    """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         return [one for one in filters if not self.narrowing.take(one)]

@@ -1,8 +1,7 @@
 """Clients that tasks in the same Python worker share.
 
-Spark's workers live on between tasks, and a micro-batch would feel it if each began with a new
-connection. A client is lent to one user at a time and comes back unless something went wrong; one
-that comes back reads nothing on its own, so an idle one costs no broker anything.
+Spark reuses its workers for later tasks, and new connections would delay each micro-batch. A client
+has one user at a time, and is returned unless an error occurred. An idle client sends no requests.
 """
 
 import os

@@ -1,10 +1,10 @@
 """Converts filters of a query to limits of offsets. Pure.
 
-Filters are known by the names of their classes in PySpark 4.1 and later: 4.0 has none of them.
+Filters are recognized by the names of their classes, which exist since PySpark 4.1.
 
-1. A filter that is taken is kept exactly: Spark does not look at those rows again.
-2. A filter on `timestamp` narrows where reading begins and is always handed back: records are in
-   order of offsets, not of times.
+1. An accepted filter is applied exactly, because Spark does not check the rows again.
+2. A filter on `timestamp` only raises the start offsets, and Spark applies it again: records are in
+   the order of offsets, not of times.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
 
 @dataclass(slots=True)
 class Narrowing:
-    """What the filters seen so far leave over."""
+    """The partitions, offsets and times that match all filters so far."""
 
     topics: set[str] | None = None
     partitions: set[int] | None = None
@@ -31,7 +31,7 @@ class Narrowing:
     time_from_ms: int | None = None
 
     def take(self, one: Any) -> bool:
-        """Whether the rows are the right ones without Spark's looking at this filter."""
+        """Apply a filter. Returns whether Spark can omit it."""
         path: tuple[str, ...] = getattr(one, "attribute", ())
         column = path[0] if len(path) == 1 else ""
         if _kind(one) == "IsNotNull":

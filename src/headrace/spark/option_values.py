@@ -1,7 +1,7 @@
 """Reads the values of options: numbers, durations, partitions and offsets as JSON. Pure.
 
-Every function takes the option's name and its text and either understands it or raises
-`OptionError`, which names the option and says what to write instead.
+Each function takes the name and the text of an option, and returns its value or raises
+`OptionError`, which contains the option and the expected format.
 """
 
 import json
@@ -29,12 +29,12 @@ _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 class OptionError(ValueError):
-    """An option that is missing, unknown or wrong; the message says which, and what to do."""
+    """An option is missing, unknown or invalid; the message has the option and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A start or end position as the user gave it, before it is resolved to offsets."""
+    """A start or end position from an option, before it is resolved to offsets."""
 
     kind: Literal["earliest", "latest", "offsets", "time", "times"]
     option: str
@@ -70,7 +70,7 @@ def one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
 
 def suggestion(text: str, choices: Iterable[str]) -> str:
     """A sentence that names the choice with the most similar spelling; empty if there is none."""
-    import difflib  # Not above: executors have no use for it.
+    import difflib  # Imported here, because executors do not need it.
 
     spelled = {choice.lower(): choice for choice in choices}
     near = difflib.get_close_matches(text.strip().lower(), spelled, 1, _LIKENESS_MIN)
@@ -84,7 +84,10 @@ def some_text(name: str, text: str) -> str:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """As Spark writes durations: 500ms, 10s, 15m, 2h; a bare number is milliseconds."""
+    """A duration in Spark's format: 500ms, 10s, 15m, 2h.
+
+    A number without a unit is milliseconds.
+    """
     found = _DURATION.fullmatch(text)
     unit = found.group(2).lower() or "ms" if found else ""
     if found is None or unit not in _UNITS_MS:

@@ -29,7 +29,7 @@ _DEFAULT_GROUP_PREFIX = "spark-kafka-source"
 _POLL_TIMEOUT_MS = 120_000
 _MAX_TRIGGER_DELAY_MS = 15 * 60_000
 _IN_FLIGHT_MAX = 5
-"""As many batches of an idempotent producer as a broker remembers."""
+"""The number of batches of an idempotent producer that a broker remembers."""
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 
 _BOTH = ("batch", "stream")
@@ -57,10 +57,10 @@ READING: dict[str, tuple[str, ...]] = {
     "fetchOffset.retryIntervalMs": _BOTH,
     "pushFilters": ("batch",),
 }
-"""Options of reading, and where each applies."""
+"""Options of reading, and whether each applies to batches, streams or both."""
 WRITING = ("topic", "delivery")
 _OF_SPARK = {"checkpointlocation", "queryname"}
-"""What Spark itself reads, and hands to a sink as well."""
+"""Options that Spark itself uses, and also passes to a sink."""
 
 Setting = tuple[str, Callable[[str, str], Any]]
 
@@ -159,7 +159,7 @@ class ReadOptions:
     starting: Bound
     ending: Bound
     unmatched_start: str
-    """What to do when no record is as late as a starting time: "error" or "latest"."""
+    """If no record is at or after a starting time: "error" or "latest"."""
     fail_on_data_loss: bool
     min_partitions: int
     max_records_per_partition: int | None
@@ -352,7 +352,7 @@ def _subscription(
 
 
 def _bound(given: _Given, side: str, default: str) -> Bound:
-    """One time for all goes before times by partition, and those before offsets."""
+    """One time for all partitions has priority over times by partition, and those over offsets."""
     if (text := given.get(f"{side}Timestamp")) is not None:
         name = f"{side}Timestamp"
         return Bound("time", name, time_ms=read.whole_number(name, text, 0))
@@ -408,7 +408,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _check_producer(settings: Mapping[str, Any]) -> None:
-    """Whether the properties go together."""
+    """Reject properties that exclude each other."""
     acks, wanted = settings.get("acks", "all"), settings.get("idempotent")
     if wanted and acks != "all":
         raise OptionError("option 'kafka.enable.idempotence' requires 'kafka.acks' = all")

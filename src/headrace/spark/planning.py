@@ -1,11 +1,11 @@
 """Finds the partitions and offsets to read, on the driver.
 
-Owns the driver's client and every question to the cluster that planning has. It reads no records.
+Owns the driver's client, and sends the requests of planning. It reads no records.
 
-1. An error that may pass (no leader, a broker that is away) is waited for by the client, and the
-   whole question asked again, before anything is called lost.
-2. A new leader's end may lie behind what was read already, for a moment: ends below a known
-   position are asked for again, and never returned.
+1. The client retries after a temporary error, such as a missing leader, and the complete request is
+   repeated before records are considered lost.
+2. The end offset of a new leader can be below a position that was already read, for a short time:
+   such ends are requested again, and never returned.
 """
 
 import re
@@ -36,17 +36,17 @@ _BEHIND_PAUSE_S = 0.1
 
 
 class Planner:
-    """Questions to the cluster, about what one set of options reads."""
+    """Requests about the partitions and offsets that one set of options reads."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._client: Client | None = None
-        self._was_there = False
+        self._was_connected = False
         self._partitions: list[TopicPartition] = []
-        self._looked_s = -_METADATA_AGE_S
+        self._read_s = -_METADATA_AGE_S
         self._shorter: set[TopicPartition] = set()
-        """Partitions that were waited for long enough: they end before what was read."""
-        self._told: set[str] = set()
+        """Partitions that still end before the known position after the wait."""
+        self._reported: set[str] = set()
 
     def close(self) -> None:
         if self._client is not None:
@@ -56,32 +56,32 @@ class Planner:
     @property
     def client(self) -> Client:
         if self._client is None:
-            self._client = connect(self.options.connection, patient=self._was_there)
-            self._was_there = True
+            self._client = connect(self.options.connection, patient=self._was_connected)
+            self._was_connected = True
         return self._client
 
-    def _ask(self, question: Callable[[], T]) -> T:
-        """As often as `fetchOffset.numRetries` says, with a pause in between."""
+    def _retry(self, request: Callable[[], T]) -> T:
+        """Retry at most `fetchOffset.numRetries` times, with a pause in between."""
         for _ in range(self.options.fetch_attempts - 1):
             try:
-                return question()
+                return request()
             except Unreachable:
                 self.close()
             except ClientError:
-                self._looked_s = -_METADATA_AGE_S
+                self._read_s = -_METADATA_AGE_S
             time.sleep(self.options.retry_interval_ms / 1000)
-        return question()
+        return request()
 
     # Partitions.
 
-    def partitions(self, *, afresh: bool = False) -> list[TopicPartition]:
-        """What the subscription covers now, or did less than a second ago."""
-        if afresh or time.monotonic() - self._looked_s >= _METADATA_AGE_S:
-            self._partitions = self._ask(self._look)
-            self._looked_s = time.monotonic()
+    def partitions(self, *, refresh: bool = False) -> list[TopicPartition]:
+        """The subscribed partitions, from metadata that is at most a second old."""
+        if refresh or time.monotonic() - self._read_s >= _METADATA_AGE_S:
+            self._partitions = self._retry(self._read_partitions)
+            self._read_s = time.monotonic()
         return self._partitions
 
-    def _look(self) -> list[TopicPartition]:
+    def _read_partitions(self) -> list[TopicPartition]:
         options = self.options
         if options.pattern is not None:
             pattern = re.compile(options.pattern)
@@ -92,61 +92,71 @@ class Planner:
                 if pattern.fullmatch(name) and not info.is_internal
             ]
         else:
-            names = list(options.topics or {place.topic: None for place in options.assigned})
+            names = list(
+                options.topics or {partition.topic: None for partition in options.assigned}
+            )
         found = self.client.refresh_topics(names) if names else {}
-        places = [
+        partitions = [
             TopicPartition(name, part.index)
             for name, info in found.items()
             for part in info.partitions
         ]
         if options.assigned:
-            return [place for place in options.assigned if place in places]
-        return sorted(places)
+            return [partition for partition in options.assigned if partition in partitions]
+        return sorted(partitions)
 
     def require_topics(self) -> list[TopicPartition]:
-        """The partitions, all of the topics and partitions that were named among them."""
-        places = self.partitions(afresh=True)
-        topics = {place.topic for place in places}
+        """The partitions. Raises an error if a topic or partition in the options does not exist."""
+        partitions = self.partitions(refresh=True)
+        topics = {partition.topic for partition in partitions}
         missing = [name for name in self.options.topics if name not in topics]
-        missing += [str(place) for place in self.options.assigned if place not in places]
+        missing += [
+            str(partition) for partition in self.options.assigned if partition not in partitions
+        ]
         if missing:
             option = "assign" if self.options.assigned else "subscribe"
             raise OptionError(
                 f"option {option!r}: unknown topic or partition: {', '.join(missing)}"
             )
-        return places
+        return partitions
 
     # Offsets.
 
-    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._listed(places, "earliest")
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._listed(partitions, "earliest")
 
-    def latest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._listed(places, "latest")
+    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._listed(partitions, "latest")
 
     def at_time(self, times_ms: Positions) -> dict[TopicPartition, int]:
         """For each partition, the first offset at or after the given time; -1 if there is none."""
         if not times_ms:
             return {}
-        at: dict[TopicPartition, Start] = {place: AtTime(ms) for place, ms in times_ms.items()}
+        at: dict[TopicPartition, Start] = {
+            partition: AtTime(ms) for partition, ms in times_ms.items()
+        }
         return self._list(at)
 
-    def _listed(self, places: Iterable[TopicPartition], where: Start) -> dict[TopicPartition, int]:
-        at = dict.fromkeys(places, where)
+    def _listed(
+        self, partitions: Iterable[TopicPartition], where: Start
+    ) -> dict[TopicPartition, int]:
+        at = dict.fromkeys(partitions, where)
         return self._list(at) if at else {}
 
     def _list(self, at: dict[TopicPartition, Start]) -> dict[TopicPartition, int]:
         committed = self.options.read_committed
         isolation: Isolation = "read_committed" if committed else "read_uncommitted"
-        listed = self._ask(lambda: self.client.list_offsets(at, isolation=isolation))
-        return {place: found.offset for place, found in listed.items()}
+        listed = self._retry(lambda: self.client.list_offsets(at, isolation=isolation))
+        return {partition: found.offset for partition, found in listed.items()}
 
     def ends(self, known: Positions) -> dict[TopicPartition, int]:
         """The ends of all existing partitions, none below a known position."""
         deadline = time.monotonic() + _BEHIND_WAIT_S
         while True:
             found = self._latest_of_all()
-            behind = {place for place, end in found.items() if end < known.get(place, 0)}
+            behind = {
+                partition for partition, end in found.items() if end < known.get(partition, 0)
+            }
             if time.monotonic() >= deadline and behind - self._shorter:
                 self.report_loss(
                     f"the log of {named(behind)} ends before offsets that were already read: "
@@ -156,36 +166,40 @@ class Planner:
                 self._shorter |= behind
             if behind <= self._shorter:
                 self._shorter = behind
-                return {place: max(end, known.get(place, 0)) for place, end in found.items()}
+                return {
+                    partition: max(end, known.get(partition, 0)) for partition, end in found.items()
+                }
             time.sleep(_BEHIND_PAUSE_S)
-            self.partitions(afresh=True)
+            self.partitions(refresh=True)
 
     def _latest_of_all(self) -> dict[TopicPartition, int]:
         try:
             return self.latest(self.partitions())
         except UnknownTopic:
             # A topic was deleted since its partitions were read.
-            return self.latest(self.partitions(afresh=True))
+            return self.latest(self.partitions(refresh=True))
 
     def report_loss(self, what: str) -> None:
         """Fail, or report it once and continue, depending on failOnDataLoss."""
-        if what not in self._told:
+        if what not in self._reported:
             report_loss(what, fail=self.options.fail_on_data_loss)
-            self._told.add(what)
+            self._reported.add(what)
 
     # Bounds.
 
-    def resolve(self, bound: Bound, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def resolve(
+        self, bound: Bound, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Offsets of a bound for all these partitions."""
         if bound.kind == "earliest":
-            return self.earliest(places)
+            return self.earliest(partitions)
         if bound.kind == "latest":
-            return self.latest(places)
+            return self.latest(partitions)
         if bound.kind == "time":
-            return self._times(bound, dict.fromkeys(places, bound.time_ms))
-        if set(bound.places) != set(places):
-            missing = named(set(places) - set(bound.places))
-            unknown = named(set(bound.places) - set(places))
+            return self._times(bound, dict.fromkeys(partitions, bound.time_ms))
+        if set(bound.places) != set(partitions):
+            missing = named(set(partitions) - set(bound.places))
+            unknown = named(set(bound.places) - set(partitions))
             wrong = f"lacks {missing}" if missing else f"has {unknown}, which is not subscribed"
             raise OptionError(
                 f"option {bound.option!r} {wrong}: list every partition (-2 earliest, -1 latest)"
@@ -193,13 +207,15 @@ class Planner:
         if bound.kind == "times":
             return self._times(bound, bound.places)
         offsets = dict(bound.places)
-        offsets |= self.earliest(place for place, at in bound.places.items() if at == EARLIEST)
-        offsets |= self.latest(place for place, at in bound.places.items() if at == LATEST)
+        offsets |= self.earliest(
+            partition for partition, at in bound.places.items() if at == EARLIEST
+        )
+        offsets |= self.latest(partition for partition, at in bound.places.items() if at == LATEST)
         return offsets
 
     def _times(self, bound: Bound, times_ms: Positions) -> dict[TopicPartition, int]:
         found = self.at_time(times_ms)
-        late = [place for place, offset in found.items() if offset < 0]
+        late = [partition for partition, offset in found.items() if offset < 0]
         if late and bound.option.startswith("starting") and self.options.unmatched_start == "error":
             raise OptionError(
                 f"option {bound.option!r}: {named(late)} has no record at or after this time; "
@@ -214,16 +230,16 @@ def plan_ranges(planner: Planner) -> list[OffsetRange]:
     A range that ends before it starts is rejected, as by the connector.
     """
     starting, ending = planner.options.starting, planner.options.ending
-    places = planner.require_topics()
-    starts, ends = planner.resolve(starting, places), planner.resolve(ending, places)
-    for place in places:
-        if starts[place] > ends[place]:
+    partitions = planner.require_topics()
+    starts, ends = planner.resolve(starting, partitions), planner.resolve(ending, partitions)
+    for partition in partitions:
+        if starts[partition] > ends[partition]:
             raise OptionError(
-                f"option {starting.option!r}: the start offset {starts[place]} of {place} is after "
-                f"its end offset {ends[place]}: choose an earlier start, or a later "
+                f"option {starting.option!r}: the start offset {starts[partition]} of {partition} "
+                f"is after its end offset {ends[partition]}: choose an earlier start, or a later "
                 f"{ending.option!r}"
             )
-    return [OffsetRange(place, starts[place], ends[place]) for place in places]
+    return [OffsetRange(partition, starts[partition], ends[partition]) for partition in partitions]
 
 
 def report_loss(what: str, *, fail: bool) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING or VERSION >= ARROW_STREAM_WRITER_SINCE:
 else:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
-    # Spark passes record batches to every writer that is also this one, and else rows.
+    # Spark passes Arrow record batches to writers of this class, and rows to others.
     class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
         pass
 
@@ -96,7 +96,7 @@ MODULES = {
 
 
 class _NoAutoCdcFlow:
-    """No flow is one before AUTO_CDC_SINCE."""
+    """Stands in before AUTO_CDC_SINCE: no flow is an instance of it."""
 
 
 def __getattr__(name: str) -> Any:

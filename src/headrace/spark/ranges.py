@@ -1,7 +1,7 @@
 """Divides offset ranges into tasks: splits large ranges, combines small ones.
 
-Pure. A task costs tens of milliseconds whatever it reads, so a handful of records of many
-partitions is one task; what a task may hold at most is the user's to say.
+Pure. A task costs tens of milliseconds in any case, so a few records of many partitions are one
+task. Options limit the size of a task.
 
 1. Every offset of the ranges is in exactly one task, and a partition's are in order within one.
 2. Without `minPartitions` and `maxRecordsPerPartition` a partition is in one task only.
@@ -28,7 +28,7 @@ def plan_tasks(
         return [[one] for one in wanted]
     total = sum(one.size for one in wanted)
     count = min(len(wanted), -(-total // OFFSETS_WORTH_A_TASK))
-    return _gather(wanted, count)
+    return _combine(wanted, count)
 
 
 def _split(one: OffsetRange, parts: int) -> list[OffsetRange]:
@@ -42,7 +42,7 @@ def _split(one: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def _split_largest(ranges: Sequence[OffsetRange], count: int) -> list[OffsetRange]:
-    """Split in proportion to sizes, so that there are about that many."""
+    """Split in proportion to sizes, into about `count` ranges."""
     total = sum(one.size for one in ranges)
     small = [one for one in ranges if round(one.size / total * count) <= 1]
     small_total = sum(one.size for one in small)
@@ -54,28 +54,36 @@ def _split_largest(ranges: Sequence[OffsetRange], count: int) -> list[OffsetRang
     return pieces
 
 
-def _gather(ranges: Sequence[OffsetRange], count: int) -> list[list[OffsetRange]]:
-    """That many tasks of about the same size: the largest first, each to the emptiest task."""
+def _combine(ranges: Sequence[OffsetRange], count: int) -> list[list[OffsetRange]]:
+    """Combine ranges into `count` tasks of similar size.
+
+    The largest range is assigned first, each to the smallest task.
+    """
     tasks: list[list[OffsetRange]] = [[] for _ in range(count)]
     loads = [0] * count
     for one in sorted(ranges, key=lambda one: (-one.size, one.partition)):
-        emptiest = loads.index(min(loads))
-        tasks[emptiest].append(one)
-        loads[emptiest] += one.size
+        smallest = loads.index(min(loads))
+        tasks[smallest].append(one)
+        loads[smallest] += one.size
     return tasks
 
 
 def limit_positions(start: Positions, end: Positions, limit: int) -> dict[TopicPartition, int]:
-    """Ends that lie at most `limit` offsets after the starts, shared out in proportion.
+    """End positions with at most `limit` offsets in total, shared in proportion to the sizes.
 
     A partition with records gets at least one, so that none waits indefinitely.
     """
-    sizes = {place: end[place] - start[place] for place in end if end[place] > start[place]}
+    sizes = {
+        partition: end[partition] - start[partition]
+        for partition in end
+        if end[partition] > start[partition]
+    }
     total = sum(sizes.values())
     if total <= limit:
         return dict(end)
-    # One each, and of what is left to share a part in proportion to what is left to read.
+    # One offset per partition. The others are shared in proportion to the remaining sizes.
     spare, rest = max(limit - len(sizes), 0), max(total - len(sizes), 1)
     return dict(end) | {
-        place: start[place] + 1 + spare * (size - 1) // rest for place, size in sizes.items()
+        partition: start[partition] + 1 + spare * (size - 1) // rest
+        for partition, size in sizes.items()
     }

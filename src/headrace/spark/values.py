@@ -1,10 +1,10 @@
 """Values that planning and reading share: offset ranges, and offsets of streams.
 
-Pure. A stream's offset is what Spark keeps in its checkpoint, as JSON: the connector's own form,
-{"topic": {"0": 23}}, and beside the topics the group under which progress is shown.
+Pure. A stream's offset is JSON in Spark's checkpoint, in the connector's format, {"topic": {"0":
+23}}. It also contains the group that shows the progress.
 
 1. Equal positions have equal texts: Spark compares texts to see whether there is anything new.
-2. The group's place is no topic name: those have no colon.
+2. The key of the group contains a colon, so it cannot be a topic name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ class OffsetRange(NamedTuple):
 
 
 def stream_offset(positions: Positions, group: str | None) -> dict[str, Any]:
-    """Positions as Spark keeps them."""
+    """Positions in the format of Spark's checkpoint."""
     offset: dict[str, Any] = {} if group is None else {GROUP: group}
     for (topic, partition), position in sorted(positions.items()):
         offset.setdefault(topic, {})[str(partition)] = position
@@ -41,7 +41,7 @@ def stream_offset(positions: Positions, group: str | None) -> dict[str, Any]:
 
 
 def stream_positions(offset: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """What a stream's offset says of its partitions."""
+    """The positions in a stream's offset."""
     return {
         TopicPartition(topic, int(partition)): position
         for topic, partitions in offset.items()
@@ -51,7 +51,7 @@ def stream_positions(offset: Mapping[str, Any]) -> dict[TopicPartition, int]:
 
 
 def stream_group(offset: Mapping[str, Any]) -> str | None:
-    """The group that a stream's offset carries, if it does."""
+    """The group in a stream's offset, or None."""
     return offset.get(GROUP)
 
 

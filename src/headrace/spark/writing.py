@@ -1,12 +1,14 @@
 """Writes rows to topics: batch and streaming sinks, at least once.
 
-Each task writes with its own idempotent producer and is done when the cluster has every
-record; a task that Spark runs again writes its rows again. What `exactly_once` will need beside it
-is a class that stages instead of sending, and a `commit` that publishes.
+Each task writes with its own idempotent producer, and ends when all records are acknowledged. A
+task that Spark repeats writes its rows again. `exactly_once` will need a class that stages rows
+instead of sending them, and a `commit` that publishes them.
 
-1. The columns are the connector's: key, value, topic, partition, headers. Others are not written.
-2. The option `topic` goes before the column.
-3. A mistake in columns is found before anything is written; one in rows names its column.
+1. The columns are the connector's: key, value, topic, partition, headers. Other columns are not
+   written.
+2. The option `topic` has priority over the column.
+3. An error in the columns is raised before any record is written. An error in a row names its
+   column.
 """
 
 import random
@@ -41,13 +43,13 @@ _TEXT_OR_BYTES = (StringType, BinaryType)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """How many rows a task has written."""
+    """The number of rows that a task has written."""
 
     rows: int
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Whether a DataFrame has the columns that are written, of types that can be."""
+    """Check that a DataFrame has the required columns, with types that can be written."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
         raise OptionError("the DataFrame has no column 'value'")
@@ -83,7 +85,7 @@ def _wrong_type(name: str, wanted: str, kind: DataType) -> OptionError:
 
 
 class _Sink:
-    """What batch and stream writers share."""
+    """The common part of batch and stream writers."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -111,14 +113,14 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Everything is written already."""
+        """Does nothing: all records are already written."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What was written stays: at least once."""
+        """Does nothing: records that were written remain (at least once)."""
 
 
 def _explained(error: ClientError) -> ClientError:
-    """The same, saying which column or option to change."""
+    """The error, with the column or option to change."""
     if isinstance(error, RecordTooLarge):
         advice = "write less in the column 'value', or raise the topic's max.message.bytes"
     elif isinstance(error, UnknownTopic):
@@ -129,7 +131,7 @@ def _explained(error: ClientError) -> ClientError:
 
 
 class _Task:
-    """The rows of one task on their way."""
+    """Encodes and sends the rows of one task."""
 
     def __init__(self, options: WriteOptions, producer: Producer) -> None:
         self._options = options
@@ -187,7 +189,7 @@ class _Task:
 
 
 def _numbers(column: pa.Array) -> bytes:
-    """32-bit numbers, -1 where there is none."""
+    """32-bit numbers; -1 for null."""
     filled = pc.fill_null(column, -1)
     data: bytes = filled.buffers()[1].to_pybytes()
     return data[filled.offset * 4 : (filled.offset + len(filled)) * 4]
