@@ -46,7 +46,7 @@ def _description(client: "Client") -> dict[str, Any]:
     topics = client.list_topics().values()
     partitions = [part for topic in topics for part in topic.partitions]
     known = {node.node_id: node for node in cluster.brokers}
-    # A broker that is away is still named by the partitions that it has copies of.
+    # Partitions still list a broker that is not running among their replicas.
     named = {replica for part in partitions for replica in part.replicas}
     brokers = []
     for node_id in sorted({*known, *named}):
@@ -97,7 +97,7 @@ def _waiting(client: "Client", topics: "Collection[TopicInfo]") -> list[dict[str
 def _offline(
     client: "Client", topics: "Collection[TopicInfo]", live: "Collection[int]"
 ) -> list[dict[str, Any]]:
-    """The logs that live brokers report as offline: such a replica leads nothing."""
+    """The logs that live brokers report as offline. Such a replica cannot be leader."""
     from headrace.client import TopicPartition
 
     requested: dict[TopicPartition, list[int]] = {}

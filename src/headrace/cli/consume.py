@@ -175,7 +175,7 @@ def _ended_politely() -> Iterator[list[int]]:
 
 
 def _check_reader(descriptor: int) -> None:
-    """While there is nothing to write, nothing else would tell that the reader has gone."""
+    """Detect that the reader has closed the pipe, even while there is nothing to write."""
     poll = select.poll()
     poll.register(descriptor, 0)
     if any(events & select.POLLERR for _, events in poll.poll(0)):

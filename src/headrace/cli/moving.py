@@ -34,36 +34,38 @@ class Places:
     def settled(self) -> "dict[TopicPartition, tuple[int, ...]]":
         """The replicas after all reassignments in progress."""
         return {
-            where: self.moving[where].target if where in self.moving else nodes
-            for where, nodes in self.replicas.items()
+            partition: self.moving[partition].target if partition in self.moving else nodes
+            for partition, nodes in self.replicas.items()
         }
 
-    def state(self, where: "TopicPartition", target: Sequence[int]) -> str:
+    def state(self, partition: "TopicPartition", target: Sequence[int]) -> str:
         """The state of a partition compared with its target."""
-        if where in self.moving:
+        if partition in self.moving:
             return (
                 "moving"
-                if self.moving[where].target == tuple(target)
+                if self.moving[partition].target == tuple(target)
                 else "moving to other brokers"
             )
-        return "done" if self.replicas[where] == tuple(target) else "not started"
+        return "done" if self.replicas[partition] == tuple(target) else "not started"
 
 
 def places(client: "Client") -> Places:
     from headrace.client import TopicPartition
 
-    # Moves first: one that ends in between is then found in its new place, and not twice.
+    # Reassignments first: one that ends in between is then listed with its new replicas only.
     moving = client.list_reassignments()
     replicas = {
         TopicPartition(topic.name, part.index): part.replicas
         for topic in client.list_topics().values()
         for part in topic.partitions
     }
-    return Places(replicas, {where: move for where, move in moving.items() if where in replicas})
+    return Places(
+        replicas, {partition: move for partition, move in moving.items() if partition in replicas}
+    )
 
 
 def sizes(client: "Client") -> Sizes:
-    """How large each replica is, of brokers that answer: one that is in trouble stops no move."""
+    """The size of each replica, without brokers that do not respond."""
     from headrace.client import ClientError, TopicPartition
 
     found: Sizes = {}
@@ -74,20 +76,20 @@ def sizes(client: "Client") -> Sizes:
             continue
         for directory in directories:
             for part in directory.partitions:
-                where = TopicPartition(part.topic, part.partition)
-                found[where, broker.node_id] = part.size_bytes
+                partition = TopicPartition(part.topic, part.partition)
+                found[partition, broker.node_id] = part.size_bytes
     return found
 
 
-def size_of(where: "TopicPartition", known: Sizes, nodes: Collection[int]) -> int:
+def size_of(partition: "TopicPartition", known: Sizes, nodes: Collection[int]) -> int:
     """The bytes of the largest of these replicas, which is complete."""
-    return max((known.get((where, node), 0) for node in nodes), default=0)
+    return max((known.get((partition, node), 0) for node in nodes), default=0)
 
 
 def bytes_to_move(before: "Assignment", targets: "Assignment", known: Sizes) -> int:
     return sum(
-        size_of(where, known, before[where]) * len(set(nodes) - set(before[where]))
-        for where, nodes in targets.items()
+        size_of(partition, known, before[partition]) * len(set(nodes) - set(before[partition]))
+        for partition, nodes in targets.items()
     )
 
 
@@ -96,9 +98,9 @@ def begin(client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]") -
     now = places(client)
     refuse_unknown(now, targets)
     wanted = {
-        where: nodes
-        for where, nodes in targets.items()
-        if now.state(where, nodes) in ("not started", "moving to other brokers")
+        partition: nodes
+        for partition, nodes in targets.items()
+        if now.state(partition, nodes) in ("not started", "moving to other brokers")
     }
     refused = client.alter_reassignments(wanted) if wanted else {}
     if refused:
@@ -109,15 +111,15 @@ def begin(client: "Client", targets: "Mapping[TopicPartition, Sequence[int]]") -
 
 
 def refuse_unknown(now: Places, targets: "Collection[TopicPartition]") -> None:
-    unknown = [where for where in targets if where not in now.replicas]
+    unknown = [partition for partition in targets if partition not in now.replicas]
     if unknown:
         raise Failure(f"Unknown partition {unknown[0]}.", 2)
 
 
 def _reason(refused: "Mapping[TopicPartition, RequestFailed]") -> str:
-    where, error = next(iter(refused.items()))
+    partition, error = next(iter(refused.items()))
     more = f" and {len(refused) - 1:,} more" if len(refused) > 1 else ""
-    return f"Cannot reassign {where}{more}: {describe(error).rstrip('.')}"
+    return f"Cannot reassign {partition}{more}: {describe(error).rstrip('.')}"
 
 
 def wait_until_moved(
@@ -134,12 +136,12 @@ def wait_until_moved(
                 if not left:
                     break
                 # A broker learns of a reassignment slightly later than the controller.
-                idle = 0 if any(where in now.moving for where in left) else idle + 1
+                idle = 0 if any(partition in now.moving for partition in left) else idle + 1
                 if idle > _LOOKS_WITHOUT_MOVES_MAX:
-                    where = next(iter(left))
+                    partition = next(iter(left))
                     raise Failure(
-                        f"Reassignments ended early: {where} and {len(left) - 1:,} others. Were "
-                        f"they cancelled? {resume}"
+                        f"Reassignments ended early: {partition} and {len(left) - 1:,} others. "
+                        f"Were they cancelled? {resume}"
                     )
                 if meter is not None:
                     progress.show(meter.text(now, left))
@@ -164,18 +166,20 @@ class _Meter:
 
     def text(self, now: Places, left: "Collection[TopicPartition]") -> str:
         known = sizes(self._client)
-        for where in left:
-            if where in now.moving:
-                move = now.moving[where]
-                self._coming[where] = move.adding
+        for partition in left:
+            if partition in now.moving:
+                move = now.moving[partition]
+                self._coming[partition] = move.adding
                 staying = [node for node in move.replicas if node not in move.adding]
-                self._whole[where] = size_of(where, known, staying)
-        total = sum(self._whole[where] * len(nodes) for where, nodes in self._coming.items())
+                self._whole[partition] = size_of(partition, known, staying)
+        total = sum(
+            self._whole[partition] * len(nodes) for partition, nodes in self._coming.items()
+        )
         done = 0
-        for where, nodes in self._coming.items():
-            whole = self._whole[where]
+        for partition, nodes in self._coming.items():
+            whole = self._whole[partition]
             for node in nodes:
-                done += min(known.get((where, node), 0), whole) if where in left else whole
+                done += min(known.get((partition, node), 0), whole) if partition in left else whole
         if self._began_bytes is None:
             self._began_bytes = done
         seconds = time.monotonic() - self._began_s

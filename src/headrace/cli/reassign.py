@@ -1,7 +1,7 @@
 """`headrace reassign`: plan, start, watch and cancel reassignments.
 
-A plan is a file in the format of Kafka's tool, and only that: either tool takes the other's. It
-names the replicas that partitions should have, so executing it again does nothing over.
+A plan is a file in the format of Kafka's tool, so each tool accepts plans of the other. It contains
+the target replicas of partitions, so a repeated execution changes nothing.
 """
 
 import argparse
@@ -212,7 +212,7 @@ def _execute(client: "Client", args: argparse.Namespace) -> None:
 
 
 def _lift_throttle(client: "Client", moved: "Iterable[TopicPartition]") -> bool:
-    """After a plan; not while others move, whom it may have been set for."""
+    """Remove the throttle, unless other reassignments are in progress, which can need it."""
     if client.list_reassignments():
         return False
     return throttling.lift_throttle(client, {where.topic for where in moved})
@@ -277,7 +277,7 @@ def _cancel(client: "Client", args: argparse.Namespace) -> None:
         stopped = [where for where in named if where in now.moving]
     refused = client.alter_reassignments(dict.fromkeys(stopped)) if stopped else {}
     for where, error in refused.items():
-        # It arrived before it could be stopped.
+        # The reassignment completed before it could be cancelled.
         if error.code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
             raise Failure(f"Cannot cancel the reassignment of {where}: {describe(error)}")
     count = len(stopped) - len(refused)

@@ -169,7 +169,7 @@ def _targets(
 
 
 def chosen_partitions(client: "Client", texts: list[str]) -> "list[TopicPartition]":
-    """What TOPIC and TOPIC:0,2 name, which must exist."""
+    """The partitions of arguments such as TOPIC and TOPIC:0,2. They must exist."""
     from headrace.client import TopicPartition
 
     partitions: dict[TopicPartition, None] = {}
@@ -200,7 +200,7 @@ def _read_file(path: str) -> "dict[TopicPartition, int]":
                 if not row or row[0].startswith("#"):
                     continue
                 try:
-                    # Kafka's tool puts the group's name in front where there are several.
+                    # If a plan has several groups, Kafka's tool writes the group first.
                     topic, partition, offset = (cell.strip() for cell in row[-3:])
                     wanted[TopicPartition(topic, int(partition))] = int(offset)
                 except ValueError:

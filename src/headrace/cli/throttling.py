@@ -1,6 +1,7 @@
 """The replication throttle of a reassignment: set before it, removed after it.
 
-On a topic it names the replicas that are copied from and to; on brokers it says how fast.
+Settings of the topics contain the source and target replicas; settings of the brokers contain the
+rate.
 """
 
 from collections import defaultdict
@@ -23,7 +24,7 @@ def set_throttle(
     targets: "Mapping[TopicPartition, Sequence[int]]",
     rate: int,
 ) -> None:
-    """Let the partitions that these moves copy, and those that move already, come at a rate."""
+    """Limit the rate of these reassignments, and of those that are in progress."""
     from headrace.client import ConfigChange, ConfigResource
 
     lists, nodes = throttled_replicas(now, targets)
@@ -42,7 +43,7 @@ def set_throttle(
 def throttled_replicas(
     now: Places, targets: "Mapping[TopicPartition, Sequence[int]]"
 ) -> tuple[dict[str, tuple[list[str], list[str]]], set[int]]:
-    """By topic, the replicas that are copied from and those that are copied to; all brokers."""
+    """By topic, the source replicas and the target replicas; and all brokers of them."""
     topics = {where.topic for where in targets}
     wanted = {where: move.target for where, move in now.moving.items() if where.topic in topics}
     lists: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
@@ -64,7 +65,7 @@ def throttled_replicas(
 
 
 def lift_throttle(client: "Client", topics: Iterable[str]) -> bool:
-    """Remove the limits of these topics and of all brokers; whether there was one."""
+    """Remove the limits of these topics and of all brokers. Returns whether a limit existed."""
     from headrace.client import ConfigChange, ConfigResource
 
     resources = {

@@ -1,6 +1,6 @@
 """`headrace up` and `headrace broker`: run one broker in the foreground.
 
-Several, with `up --brokers`, are the supervisor's.
+`cli/supervisor.py` runs several brokers (`up --brokers`).
 """
 
 import argparse
