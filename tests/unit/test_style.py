@@ -17,7 +17,7 @@ PARAMETERS_MAX = 8
 """Positional parameters, besides `self`."""
 ATTRIBUTES_MAX = 25
 MORE_ATTRIBUTES = {
-    "Broker": 27,
+    "Broker": 26,
     "Connection": 36,
     "Log": 37,
     "LogDirectory": 29,
@@ -146,12 +146,12 @@ def _attributes(node: ast.ClassDef) -> set[str]:
 
 
 def test_a_class_has_few_attributes() -> None:
-    counts = {
-        node.name: len(_attributes(node))
-        for path in SOURCES
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.ClassDef)
-    }
+    counts: dict[str, int] = {}
+    for path in SOURCES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                # Several classes can have the same name.
+                counts[node.name] = max(counts.get(node.name, 0), len(_attributes(node)))
     above = {name: count for name, count in counts.items() if count > ATTRIBUTES_MAX}
     assert above.keys() <= MORE_ATTRIBUTES.keys()
     assert {name: n for name, n in above.items() if n > MORE_ATTRIBUTES[name]} == {}
