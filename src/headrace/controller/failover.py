@@ -208,8 +208,9 @@ class Failover:
                 await self._states.edit(partial(self._fit, topics=due))
                 if due is None or any(map(self._lacks_leader, due)):
                     self._last_isrs.look()
-        except ApiError as error:
-            _log.warning("partition states not updated: error=%s", error)
+        except Exception as error:  # noqa: BLE001 - no other run would elect these leaders
+            bug = None if isinstance(error, ApiError) else error
+            _log.warning("partition states not updated, retrying: error=%s", error, exc_info=bug)
             self._run_in(RETRY_S)
         finally:
             self._task = None

@@ -5,6 +5,7 @@ nothing expires: a wrong clock must not delete offsets.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from headrace.coordinator.shard_runtime import Status
@@ -12,6 +13,8 @@ from headrace.env.clock import Clock
 from headrace.group.coordinator_kind import GroupShardRuntime
 from headrace.group.records import GroupRecord
 from headrace.group.settings import GroupSettings
+
+_logger = logging.getLogger(__name__)
 
 GROUPS_PER_SLICE = 50
 
@@ -43,7 +46,11 @@ class Expiry:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._settings.retention_check_ms / 1000)
-            await self.expire()
+            try:
+                await self.expire()
+            except Exception:
+                # Otherwise no offset would expire before the next start.
+                _logger.exception("expired offsets not deleted, retrying")
 
     async def expire(self) -> None:
         """Check every group once."""

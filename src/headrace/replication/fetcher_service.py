@@ -299,7 +299,7 @@ class _Session:
         try:
             link = await network.connect(endpoint.host, endpoint.port, _CONNECT_TIMEOUT_S)
             await self._fetchers.log_in(link, endpoint)
-        except (LinkBroken, TimeoutError) as error:
+        except (LinkBroken, OSError) as error:
             self._connecting = None
             if self._failures == 0:
                 _LOG.info("leader not reachable: broker=%d error=%s", self._leader_id, error)

@@ -256,6 +256,9 @@ class IsrService:
             reply, refusal = {}, str(error) or "no response"
         except ApiError as error:
             reply, refusal = {}, error_name(error.code)
+        except Exception:  # noqa: BLE001 - otherwise this broker requests no ISR change any longer
+            _LOG.exception("ISR change failed, retrying: partitions=%d", len(changes))
+            reply, refusal = {}, "internal error"
         unknown = changes if refusal else self._apply_response(changes, _results(reply))
         self._task = None
         self._failures = self._failures + 1 if unknown else 0

@@ -75,7 +75,11 @@ async def call(
         if not outcome.done():
             outcome.set_result(frame)
 
-    link.send(encode_request(api_key, version, 0, _CLIENT_ID, request), answered)
+    try:
+        data = encode_request(api_key, version, 0, _CLIENT_ID, request)
+    except OSError as error:
+        raise _schema_not_loaded(error) from error
+    link.send(data, answered)
     timer = loop.call_later(timeout_s, answered, None)
     try:
         frame = await outcome
@@ -90,6 +94,14 @@ async def call(
     except MalformedRequest as error:
         link.close()
         raise LinkBroken(f"the response is not valid: {error}") from None
+    except OSError as error:
+        link.close()
+        raise _schema_not_loaded(error) from error
+
+
+def _schema_not_loaded(error: OSError) -> LinkBroken:
+    """The codec opens files at the first use of an API. This fails without file descriptors."""
+    return LinkBroken(f"cannot load the schema of the request: {error.strerror}")
 
 
 class SocketNetwork:

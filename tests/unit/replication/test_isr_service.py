@@ -1,5 +1,6 @@
 """A leader asks for its in-sync replicas: what it counts on before, while and after (B5)."""
 
+import errno
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,6 +107,19 @@ def test_a_refusal_of_the_whole_request_is_no_outcome(code: ErrorCode) -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.answers = [lambda _: {"error_code": int(code)}, granted]
+        world.fetched(3, 0)
+        await world.until(lambda: world.committed() == (1, 2, 3))
+
+    run(scenario())
+
+
+def test_request_that_fails_unexpectedly_is_repeated() -> None:
+    def fail(_: dict[str, Any]) -> dict[str, Any]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.answers = [fail, granted]
         world.fetched(3, 0)
         await world.until(lambda: world.committed() == (1, 2, 3))
 

@@ -1,6 +1,7 @@
 """A link between brokers, over real sockets: answers in order, or a clear end."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -328,5 +329,27 @@ def test_only_a_link_that_the_peer_closed_is_lost() -> None:
                 await call(link, API_VERSIONS, 0, {}, 0.01)
             await ended(link)
             assert not link.is_lost, "it was closed here, after a timeout"
+
+    run(scenario())
+
+
+def test_call_without_file_descriptors_is_a_broken_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first use of an API imports its schema, which opens files."""
+
+    def no_descriptors(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(await read_frame(reader), b"\0\0"))
+
+    async def scenario() -> None:
+        async with Peer(serve) as peer:
+            link = await peer.connect()
+            for function, is_open in (("encode_request", True), ("decode_response", False)):
+                with monkeypatch.context() as patch:
+                    patch.setattr(f"headrace.wire.codec.{function}", no_descriptors)
+                    with pytest.raises(LinkBroken, match="Too many open files"):
+                        await call(link, API_VERSIONS, 0, {}, 5)
+                assert link.is_open is is_open
 
     run(scenario())
