@@ -56,6 +56,10 @@ _SNAPPY_RATIO_MAX: Final = 24
 """Three bytes of snappy give at most 64, so a block that states more than this is invalid."""
 
 
+_lz4_buffers: Final[list[memoryview]] = []
+"""Buffers that no thread uses now: a new one would first be filled with zeros."""
+
+
 def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:
     """The decompressed bytes, at most `size_max`.
 
@@ -138,9 +142,11 @@ def _decompress_plain_lz4(data: memoryview, size_max: int) -> bytes | None:
         at += 4 + size
     if at + 4 != len(data):
         return None
-    output = io.BytesIO(bytes(min(size_max, len(blocks) * _LZ4_BLOCK_SIZE_MAX)))
-    written = 0
     try:
+        if len(blocks) == 1:
+            return _decompress_lz4_block(blocks[0], size_max)
+        output = io.BytesIO(bytes(min(size_max, len(blocks) * _LZ4_BLOCK_SIZE_MAX)))
+        written = 0
         with output.getbuffer() as buffer:
             for block in blocks:
                 end = written + _LZ4_BLOCK_SIZE_MAX
@@ -149,6 +155,20 @@ def _decompress_plain_lz4(data: memoryview, size_max: int) -> bytes | None:
         return None
     output.truncate(written)
     return output.getvalue()
+
+
+def _decompress_lz4_block(block: memoryview, size_max: int) -> bytes:
+    import cramjam
+
+    try:
+        buffer = _lz4_buffers.pop()
+    except IndexError:
+        buffer = memoryview(bytearray(_LZ4_BLOCK_SIZE_MAX))
+    try:
+        # It fails if the block refers to bytes before its own output, so it returns no older data.
+        return bytes(buffer[: cramjam.lz4.decompress_block_into(block, buffer[:size_max])])
+    finally:
+        _lz4_buffers.append(buffer)
 
 
 def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:

@@ -183,6 +183,37 @@ def test_lz4_frames_of_clients_take_the_shorter_path(
     assert decompress(LZ4, frame, SIZE_MAX) == data
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    data=st.sampled_from([b"", SMALL, TEXT[:30_000], TEXT[:65_536], bytes(65_536), TEXT[:70_000]]),
+    changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2),
+    cut=st.one_of(st.none(), st.integers(0, 1 << 20)),
+    size_max=st.sampled_from([1, len(SMALL), 65_536, SIZE_MAX]),
+    fill=st.sampled_from([b"\0", b"\xff", b"x"]),
+)
+def test_the_reused_buffer_of_lz4_gives_the_results_of_a_new_one(
+    data: bytes, changes: list[tuple[int, int]], cut: int | None, size_max: int, fill: bytes
+) -> None:
+    """Output of an earlier batch is never part of a result."""
+    frame = bytearray(lz4_frame(data, store_size=False))
+    for at, value in changes:
+        frame[at % len(frame)] = value
+    if cut is not None:
+        del frame[cut % len(frame) :]
+
+    def result() -> bytes | str:
+        try:
+            return decompress(LZ4, bytes(frame), size_max)
+        except ApiError as error:
+            return str(error)
+
+    compression._lz4_buffers[:] = [memoryview(bytearray(fill * 65_536))]
+    reused = result()
+    assert len(compression._lz4_buffers) == 1
+    compression._lz4_buffers.clear()
+    assert reused == result()
+
+
 def test_lz4_with_dependent_blocks_is_refused_because_java_could_not_read_it() -> None:
     frame = bytes(lz4.frame.compress(TEXT, block_linked=True))
     assert refused(LZ4, frame) == ErrorCode.CORRUPT_MESSAGE
