@@ -118,9 +118,9 @@ def test_export_is_imported_again(acls: Command, tmp_path: Path) -> None:
     file = tmp_path / "acls.json"
     file.write_text(acls("export"))
     acls("delete", "--topic", "a/ü")
-    assert acls("import", "--file", str(file)) == "Created 4 ACLs of 5.\n"
+    assert acls("import", "--file", str(file)) == "Created 4 ACLs. Existed already: 1.\n"
     assert acls.rules() == before
-    assert acls("import", "--file", str(file)) == "Created 0 ACLs of 5.\n"
+    assert acls("import", "--file", str(file)) == "Created 0 ACLs. Existed already: 5.\n"
 
 
 @pytest.mark.parametrize(

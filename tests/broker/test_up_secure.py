@@ -50,7 +50,7 @@ def test_one_option_starts_a_secured_cluster(tmp_path: Path, brokers: tuple[str,
         try:
             modes = {path.name: path.stat().st_mode & 0o777 for path in admin.parent.iterdir()}
             assert modes == dict.fromkeys(FILES, 0o600)
-            assert str(admin) in started.stdout
+            assert started.stdout.count(f"users create bob --config {admin}") == 1
             assert not password or password == admin.read_text()
             password = admin.read_text()
             config = ("--command-config", str(admin), *server)
@@ -65,6 +65,7 @@ def test_one_option_starts_a_secured_cluster(tmp_path: Path, brokers: tuple[str,
             )
             denied = command("topics", "create", "mine", "--command-config", str(bob), *server)
             assert denied.returncode == 1
+            assert "User 'bob' lacks a permission" in denied.stderr
             listed = command("topics", "list", "--command-config", str(bob), *server)
             assert "orders" not in listed.stdout
             assert "orders" in topics_of_librdkafka(admin.with_name(FILES[0]), port)

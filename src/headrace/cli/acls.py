@@ -163,7 +163,7 @@ def _import(client: "Client", args: argparse.Namespace) -> None:
     known = set(client.list_acls())
     new = [acl for acl in acls if acl not in known]
     client.create_acls(new)
-    print(f"Created {plural(len(new), 'ACL')} of {len(acls)}.")
+    print(f"Created {plural(len(new), 'ACL')}. Existed already: {len(acls) - len(new)}.")
 
 
 def _read(path: str) -> "list[Acl]":

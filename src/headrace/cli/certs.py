@@ -153,7 +153,10 @@ def _write(directory: Path, name: str, pair: "Pair", key: str) -> None:
     files = {f"{name}.key": pair.key, f"{name}.pem": key + pair.certificate}
     for each in files:
         if (directory / each).exists():
-            raise Failure(f"{directory / each} exists. Choose another name, or delete it.")
+            raise Failure(
+                f"{directory / each} exists. Choose another directory with "
+                "--directory, or delete the file."
+            )
     for each, text in files.items():
         mode = 0o600 if "PRIVATE KEY" in text else 0o644
         descriptor = os.open(directory / each, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

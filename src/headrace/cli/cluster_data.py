@@ -41,8 +41,8 @@ def locked(data: Path) -> Iterator[None]:
         descriptor = files.lock(str(data / LOCK), f"{os.getpid()}\n")
     except DirectoryInUse as error:
         raise Failure(
-            f"Data directory {data} is in use by process {error.holder or '?'}. Stop it, or choose "
-            "another directory with --data."
+            f"Data directory {data} is in use by process {error.holder or '?'}. Stop it with "
+            "headrace down, or choose another directory with --data."
         ) from None
     except OSError as error:
         raise unusable(data, error) from None

@@ -61,7 +61,7 @@ def run_action(args: argparse.Namespace) -> int:
 @contextmanager
 def connected(args: argparse.Namespace) -> Iterator["Client"]:
     """A client for the cluster that the command names; its errors become failures."""
-    from headrace.client import AuthenticationFailed, ClientError, connect
+    from headrace.client import AuthenticationFailed, ClientError, NotAuthorized, connect
 
     address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
     try:
@@ -71,6 +71,8 @@ def connected(args: argparse.Namespace) -> Iterator["Client"]:
             yield client
     except AuthenticationFailed as error:
         raise Failure(_login_failure(args, error)) from error
+    except NotAuthorized as error:
+        raise Failure(_denial(args, error)) from error
     except ClientError as error:
         raise Failure(describe(error)) from error
     except UnicodeEncodeError as error:
@@ -94,6 +96,15 @@ def _login_failure(args: argparse.Namespace, error: Exception) -> str:
     )
 
 
+def _denial(args: argparse.Namespace, error: Exception) -> str:
+    user = client_settings(args).get("sasl_username")
+    name = f"User {user!r}" if user else "This user"
+    return (
+        f"{describe(error).rstrip('.')}. {name} lacks a permission, which an administrator can add "
+        "with headrace acls add."
+    )
+
+
 def _report_waiting(seconds: float, reason: str) -> None:
     # On a terminal, replace a line that shows progress.
     start = "\r\x1b[K" if sys.stderr.isatty() else ""
@@ -103,10 +114,14 @@ def _report_waiting(seconds: float, reason: str) -> None:
 def describe(error: Exception) -> str:
     """The message of an error, without the error code if the message has more."""
     from headrace.client import RequestFailed
+    from headrace.model.errors import ErrorCode
 
     text = error.message if isinstance(error, RequestFailed) else str(error)
     if not text:
         return type(error).__name__
+    if isinstance(error, RequestFailed) and error.code == ErrorCode.SECURITY_DISABLED:
+        # The text is Kafka's, without a next step.
+        return f"{as_sentence(text)}. To enable ACLs, set authorizer.class.name for every broker."
     return as_sentence(text)
 
 
@@ -116,6 +131,13 @@ def name_and_value(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def port_number(text: str) -> int:
+    """Reads a port, for argparse."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
 
 
 def positive_number(text: str) -> int:

@@ -12,7 +12,15 @@ class Parser(argparse.ArgumentParser):
         # A shortened option would stop working when another one begins with the same letters.
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Report an unknown argument with the usage of its action, not of the whole command."""
+        known, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return known, rest
+
     def error(self, message: str) -> NoReturn:
+        message = re.sub(r"invalid (int|float) value: ('.*')", r"\2 is not a number", message)
         if message.endswith("required: ACTION"):
             actions = ", ".join(self._actions_by_name())
             message = f"ACTION is missing: use one of {actions}"

@@ -58,6 +58,11 @@ def _init(args: argparse.Namespace) -> int:
         written, notes, steps = _written(args, directory, address)
     except (FileExistsError, ValueError) as error:
         raise Failure(as_sentence(str(error)), 2) from error
+    except OSError as error:
+        raise Failure(
+            f"Cannot create {error.filename}: {error.strerror}. Choose another directory, as in "
+            "headrace pipeline init DIR/NAME."
+        ) from error
     for path in written:
         print(path)
     for note in (*notes, *_missing_packages()):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.cluster_data import known_node_id, refuse_cluster
+from headrace.cli.connection import port_number
 from headrace.cli.data_directory import data_directory, stop_signals
 from headrace.cli.failure import Failure
 from headrace.cli.log_level import add_log_level_argument, set_log_level
@@ -51,7 +52,8 @@ _M_MMAP_THRESHOLD = -3
 def add_up_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
-        type=int,
+        type=port_number,
+        metavar="PORT",
         default=PORT,
         help=f"port to listen on; 0 selects a free port (default: {PORT})",
     )
@@ -88,7 +90,7 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--zookeeper-port",
-        type=int,
+        type=port_number,
         metavar="PORT",
         help="port of the first ZooKeeper node; the others get the next ports; 0 selects "
         "free ports (default: 2181, or free ports if it is in use)",
@@ -131,11 +133,7 @@ def run_up(args: argparse.Namespace) -> int:
 
         if args.temp:
             raise Failure("--detach requires a permanent data directory. Omit --temp.", 2)
-        directory = Path(_named_directory(args, settings) or DATA_DIRECTORY)
-        code = start(directory)
-        if args.secure and code == 0:
-            print(next_steps(directory, args.port))
-        return code
+        return start(Path(_named_directory(args, settings) or DATA_DIRECTORY))
     if args.brokers is not None:
         return _run_cluster(args, settings)
     given = (args.zookeeper, args.zookeeper_nodes, args.zookeeper_heap, args.zookeeper_port)

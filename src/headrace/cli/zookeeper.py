@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from headrace.cli import cluster_data
+from headrace.cli.connection import port_number
 from headrace.cli.data_directory import data_directory
 from headrace.cli.failure import Failure
 from headrace.cli.ready import add_directory_arguments, add_ready_file_argument, check_ready_file
@@ -48,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--port",
-        type=int,
+        type=port_number,
+        metavar="PORT",
         default=CLIENT_PORT,
         help="port of the first node; the others get the next ports; 0 selects free ports "
         f"(default: {CLIENT_PORT})",

@@ -138,7 +138,7 @@ def _checked_address(name: str | None) -> str | None:
     try:
         return address_text(name)
     except ValueError:
-        raise _invalid(f"{name} is not a valid IP address.") from None
+        raise _invalid(f"{name!r} is not a valid IP address.") from None
 
 
 def address_text(host: str) -> str:

@@ -1,5 +1,7 @@
 """Errors of the command line's parser."""
 
+from pathlib import Path
+
 import pytest
 
 from headrace.cli import main as cli
@@ -22,3 +24,40 @@ def test_errors_suggest_the_nearest_option_or_action(
         cli.main(arguments)
     assert ended.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_unknown_option_of_an_action_prints_the_usage_of_the_action(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["topics", "create", "t", "--partition", "3"])
+    assert capsys.readouterr().err.startswith("usage: headrace topics create ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["up", "--port", "99999"], "argument --port: '99999' is not a port from 0 to 65535"),
+        (["up", "--port", "abc"], "argument --port: 'abc' is not a port from 0 to 65535"),
+        (["zookeeper", "--port", "-1"], "argument --port: '-1' is not a port from 0 to 65535"),
+        (["up", "--brokers", "two"], "argument --brokers: 'two' is not a number"),
+    ],
+)
+def test_wrong_numbers_are_reported_with_their_option(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sample", [[], ["--sample", "shop"]])
+def test_pipeline_init_reports_an_unusable_directory(
+    sample: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main(["pipeline", "init", str(tmp_path / "file" / "mill"), *sample]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"headrace: Cannot create {tmp_path}")
+    assert "Not a directory. Choose another directory" in said

@@ -71,8 +71,9 @@ class _Board:
         able = [node for node in self.racks if node not in staying and node != barred]
         if not able:
             raise ImpossibleError(
-                f"{partition} needs {len(staying) + 1} brokers, but only "
-                f"{len([node for node in self.racks if node != barred])} are available"
+                f"{partition} needs a broker for replica {len(staying) + 1}, but the number of "
+                f"available brokers is {len([node for node in self.racks if node != barred])}: "
+                "start another broker"
             )
         return min(
             able,

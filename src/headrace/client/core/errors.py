@@ -165,3 +165,15 @@ def request_failed(number: int, message: str | None = None) -> RequestFailed:
     if code == ErrorCode.UNKNOWN_SERVER_ERROR and number != int(code):
         message = message or f"The broker returned the unknown error code {number}."
     return _CLASSES.get(code, RequestFailed)(code, message or "")
+
+
+def unusable_topic(code: int, topic: str) -> RequestFailed:
+    """The error of a topic in a Metadata response, which contains no text."""
+    if code == ErrorCode.INVALID_TOPIC:
+        return request_failed(
+            code,
+            f"invalid topic name {topic!r}: use at most 249 letters, digits, '.', '_' and '-'",
+        )
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return request_failed(code, f"not authorized for the topic {topic!r}")
+    return request_failed(code, f"the topic {topic!r} cannot be used ({ErrorCode(code).name})")

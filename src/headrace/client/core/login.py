@@ -55,7 +55,10 @@ class Login:
                 f"the broker does not support {self._mechanism}; it supports {', '.join(names)}"
             )
         if code == ErrorCode.ILLEGAL_SASL_STATE:
-            raise AuthenticationFailed("this listener of the broker does not use SASL")
+            raise AuthenticationFailed(
+                "this listener of the broker does not use SASL: check the port and "
+                "security.protocol"
+            )
         if code:
             raise AuthenticationFailed(f"the broker rejected the login with error {code}")
         return b""

@@ -11,6 +11,7 @@ from headrace.client.core.errors import (
     UnknownTopic,
     error_code,
     request_failed,
+    unusable_topic,
 )
 from headrace.client.core.metadata import Cluster
 from headrace.client.core.operation import (
@@ -128,7 +129,7 @@ def _topic_error(topic: str, code: ErrorCode) -> RequestFailed:
         )
         full.retriable = False
         return full
-    return request_failed(code, f"the topic {topic!r} cannot be used ({code.name})")
+    return unusable_topic(code, topic)
 
 
 def list_topics(

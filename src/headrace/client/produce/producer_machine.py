@@ -22,7 +22,7 @@ from headrace.client.core.errors import (
     TimedOut,
     UnknownTopic,
     Unreachable,
-    request_failed,
+    unusable_topic,
 )
 from headrace.client.core.operation import Outcome, backoff_ms
 from headrace.client.core.options import ProducerOptions
@@ -188,8 +188,8 @@ class ProducerMachine:
                 continue
             cause = self._port.unreachable() or batch.last_error or "no response yet"
             error = TimedOut(
-                f"{batch.builder.record_count} records for {batch.topic}-{batch.partition} were "
-                f"not delivered in {self.options.delivery_timeout_ms:.0f} ms: {cause}"
+                f"records not acknowledged by {batch.topic}-{batch.partition} within "
+                f"{self.options.delivery_timeout_ms:.0f} ms: {batch.builder.record_count}; {cause}"
             )
             queue = self._queues[(batch.topic, batch.partition)]
             if batch in queue.batches:
@@ -272,7 +272,7 @@ class ProducerMachine:
         code = self._port.cluster.topic_errors.get(queue.topic)
         waited_ms = now_ms - batch.created_ms
         if code is not None and waited_ms >= self._port.options.topic_absent_ms:
-            error = request_failed(code, f"the topic {queue.topic!r} cannot be used ({code.name})")
+            error = unusable_topic(code, queue.topic)
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not error.retriable:
                 queue.batches.popleft()
                 self._finish(batch, error)

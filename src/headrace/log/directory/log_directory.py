@@ -129,13 +129,13 @@ class LogDirectory:
         except DirectoryInUse as error:
             process = f"process {error.holder}" if error.holder else "another process"
             raise DirectoryError(
-                f"Data directory {self.path} is in use by {process}. Stop it, or choose another "
-                "directory."
+                f"Data directory {self.path} is in use by {process}. Stop it with headrace down, "
+                "or choose another directory with --data or log.dirs."
             ) from None
         except OSError as error:
             raise DirectoryError(
                 f"Cannot use data directory {self.path}: {error.strerror}. Fix that, or choose "
-                "another directory."
+                "another directory with --data or log.dirs."
             ) from None
         self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
         self._is_new = not self.identity

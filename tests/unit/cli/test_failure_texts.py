@@ -1,0 +1,34 @@
+"""Errors of requests, as the commands print them: with the reason and the next step."""
+
+import pytest
+
+from headrace.cli.connection import describe
+from headrace.client import InvalidTopic, NotAuthorized, RequestFailed
+from headrace.client.core.errors import unusable_topic
+from headrace.model.errors import ErrorCode
+
+
+def test_invalid_topic_name_is_explained() -> None:
+    error = unusable_topic(ErrorCode.INVALID_TOPIC, "bad name")
+    assert isinstance(error, InvalidTopic)
+    assert describe(error) == (
+        "Invalid topic name 'bad name': use at most 249 letters, digits, '.', '_' and '-'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, NotAuthorized, "not authorized for the topic 'a'"),
+        (ErrorCode.LEADER_NOT_AVAILABLE, RequestFailed, "(LEADER_NOT_AVAILABLE)"),
+    ],
+)
+def test_errors_of_topics_name_the_topic(code: int, kind: type, text: str) -> None:
+    error = unusable_topic(code, "a")
+    assert isinstance(error, kind)
+    assert text in error.message
+
+
+def test_disabled_acls_name_the_setting() -> None:
+    error = RequestFailed(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
+    assert "set authorizer.class.name for every broker" in describe(error)
