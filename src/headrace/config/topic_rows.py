@@ -101,8 +101,8 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "60000",
         "The time in ms for which a deleted segment stays on disk. Headrace removes segments "
         "immediately, because readers keep their files open. The broker's default also applies to "
-        "replicas of topics that were deleted while the broker was stopped: the broker removes "
-        "them this time after its start.",
+        "replicas of topics that were deleted while the broker was stopped. The broker deletes "
+        "such a replica when this time has passed since the broker's start.",
         low=0,
         synonyms=(("log.segment.delete.delay.ms", 1),),
     ),

@@ -1,7 +1,8 @@
 """ListGroups, versions 0 to 5: list the groups of this coordinator.
 
 - Filters ignore case.
-- Requires: Describe on the cluster. Otherwise, only groups with Describe are listed.
+- Requires: Describe on the cluster. Otherwise, the response contains only groups
+  for which the client has Describe.
 - Versions: 0 to 5. Since 4, a request can filter by state, since 5 also by type.
 """
 

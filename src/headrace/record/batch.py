@@ -400,7 +400,7 @@ def _walk_headers(payload: bytes, at: i64, stop: i64, index: i64) -> i64:
         elif length != -1:
             raise _wrong_record(index, "the length of a header's value is negative")
         if at > stop:
-            raise _wrong_record(index, "its headers exceed the record")
+            raise _wrong_record(index, "its headers are longer than the record")
         count -= 1
     return at
 

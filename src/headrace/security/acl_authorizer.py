@@ -97,5 +97,7 @@ class AclAuthorizer:
         if touched:
             return Decision(False, "no ACL allows it")
         if self.allows_everyone:
-            return Decision(True, "no ACL for the resource, allow.everyone.if.no.acl.found")
+            return Decision(
+                True, "no ACL for the resource, and allow.everyone.if.no.acl.found is true"
+            )
         return Decision(False, "no ACL for the resource")

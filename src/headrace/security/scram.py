@@ -185,9 +185,9 @@ class ScramServer:
         if match is None:
             raise ScramFailed("the client's final message is not valid")
         if match["binding"].encode() != self._binding:
-            raise ScramFailed("the channel binding is not that of the first message")
+            raise ScramFailed("the channel binding differs from the first message")
         if match["nonce"] != self._nonce:
-            raise ScramFailed("the nonce is not that of the first message")
+            raise ScramFailed("the nonce differs from the server's first message")
         signed = f"{self._first_bare},{self._server_first},{match['unproven']}".encode()
         if not self._is_proven(used, signed, match["proof"]):
             raise ScramFailed("the proof is wrong")
