@@ -16,9 +16,11 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.env.extras import install_command
 from headrace.env.java import find_java, java_modules
 from headrace.spark.packing import PackError, pack_settings
 
@@ -87,6 +89,7 @@ def session(
     `master` is Spark's; the default is that of spark-submit, else local[*]. `pack` is an archive
     of `headrace spark pack`, from which executors of a cluster run Python.
     """
+    _require_pyspark()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if pack is not None and has_no_executors("local" if not (master or submitted) else master):
         raise PackError(
@@ -127,6 +130,15 @@ def session(
     finally:
         # It is for processes of Spark, not for those of the program.
         del os.environ[MARK]
+
+
+def _require_pyspark() -> None:
+    if find_spec("pyspark") is None:
+        raise ModuleNotFoundError(
+            "headrace.spark requires PySpark, which is not installed. "
+            f"Run: {install_command('spark')}",
+            name="pyspark",
+        )
 
 
 def has_no_executors(master: str | None) -> bool:

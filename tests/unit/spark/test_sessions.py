@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.spark import sessions
 from headrace.spark.sessions import socket_settings, worker_python
 
 
@@ -31,3 +32,14 @@ def test_unix_sockets_are_used_only_where_their_paths_are_short_enough(
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     assert socket_settings() == {}
+
+
+def test_session_without_pyspark_names_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "find_spec", lambda name: None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"requires PySpark, .* Run: pip install"
+    ) as found:
+        sessions.session()
+    assert found.value.name == "pyspark"
