@@ -163,7 +163,8 @@ def _interference(results: Results) -> list[str]:
     disk = _metric(results, "beside-cold", HEADRACE, "disk_read_mb_per_s")
     theirs = _metric(results, "beside-cold", KAFKA, "disk_read_mb_per_s")
     if disk and theirs:
-        lines += ["", "The ratio compares with no other load; the goal is less than 2x. "]
+        meaning = "The ratio is the p99 with this load, divided by the p99 without other load."
+        lines += ["", f"{meaning} The goal is less than 2x. "]
         lines[-1] += f"The other consumer read {median(disk):.0f} MB/s from Headrace, "
         lines[-1] += f"and {median(theirs):.0f} MB/s from Kafka."
     return lines

@@ -25,7 +25,7 @@ async def member(client: aio.Client, name: str, topic: str, done: asyncio.Queue[
         assignors=("cooperative-sticky",),
         heartbeat_interval_ms=200,
         on_assigned=lambda partitions: say("got", partitions),
-        on_revoked=lambda partitions: say("gave up", partitions),
+        on_revoked=lambda partitions: say("released", partitions),
     ) as consumer:
         async for record in consumer:
             await done.put(f"{record.partition}-{record.offset}")

@@ -283,7 +283,10 @@ class _Segment:
             start = self._last_offsets[batch - 1] + 1 if batch else self._base
             if self._base + entry[0] < start:
                 offset = self._base + entry[0]
-                self._problem(at, f"offset {offset} is before byte {entry[1]} of the log", name)
+                text = (
+                    f"offset {offset} is below {start}, where the batch at byte {entry[1]} starts"
+                )
+                self._problem(at, text, name)
                 return
 
     def _check_time_index(self, name: str, data: bytes) -> None:
