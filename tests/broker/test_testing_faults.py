@@ -17,7 +17,7 @@ def values(client: Client, topic: str) -> list[bytes | None]:
 def test_full_disk_rejects_records_until_it_ends(broker: RunningBroker) -> None:
     with connect(broker.address, operation_timeout_ms=3_000) as client:
         client.produce("orders", b"before")
-        with broker.full_disk(), pytest.raises(ClientError):
+        with broker.full_disk(), pytest.raises(ClientError, match="within 3000 ms"):
             client.produce("orders", b"rejected")
         client.produce("orders", b"after")
         assert values(client, "orders") == [b"before", b"after"]

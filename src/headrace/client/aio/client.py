@@ -139,7 +139,9 @@ class Client(Opener):
     ) -> RecordMetadata:
         """Write one record, and wait for its acknowledgement. For many records, use a producer."""
         if self._producer is None:
-            self._producer = self.producer(linger_ms=0)
+            self._producer = self.producer(
+                linger_ms=0, delivery_timeout_ms=self._options.operation_timeout_ms
+            )
         return await self._producer.produce(
             topic,
             value,
