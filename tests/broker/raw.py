@@ -220,6 +220,7 @@ class RawConnection:
         max_bytes: int = 50 << 20,
         partition_max_bytes: int = 50 << 20,
         current_leader_epoch: int = -1,
+        session_epoch: int = -1,
     ) -> bytes:
         asked = {
             "partition": partition,
@@ -236,7 +237,7 @@ class RawConnection:
             "max_bytes": max_bytes,
             "isolation_level": 0,
             "session_id": 0,
-            "session_epoch": -1,
+            "session_epoch": session_epoch,
             "topics": [{"topic": topic, "partitions": [asked]}],
             "forgotten_topics_data": (),
             "rack_id": "",

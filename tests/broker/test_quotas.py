@@ -132,6 +132,30 @@ def test_throttled_consumer_gets_small_responses_and_none_is_empty(
         assert throttled > 3
 
 
+@pytest.mark.parametrize("kind", [CONSUMER_BYTE_RATE, CONSUMER_RECORD_RATE])
+def test_consumer_does_not_evade_its_quota_with_a_connection_per_fetch(
+    broker: RunningBroker, client: headrace.client.Client, kind: str
+) -> None:
+    topic = f"reconnected-{kind}"
+    with RawConnection(broker.port) as first:
+        first.create_topic(topic)
+        assert first.produce(topic, one_batch(*[b"x" * 100] * 1000))["error_code"] == 0
+        client.alter_quotas(RAW, {kind: 10.0})
+        found, throttle_ms, _ = fetch(first, topic, 0)
+        assert len(found) == 1000
+        assert throttle_ms > 60_000
+        for session_epoch in (-1, 0):
+            with RawConnection(broker.port) as other:
+                other.send(other.fetch_frame(topic, 0, session_epoch=session_epoch))
+                reply = other.read_answer(FETCH, FETCH_VERSION)
+                assert (reply["error_code"], reply["session_id"]) == (0, 0)
+                assert reply["responses"] == []
+                assert reply["throttle_time_ms"] > 60_000
+                # The broker reads throttled connections again after a change of the quotas.
+                client.alter_quotas(RAW, {kind: 20.0 + session_epoch})
+                assert len(fetch(other, topic, 0)[0]) == 1000
+
+
 def test_request_percentage_throttles_requests_of_other_apis(
     broker: RunningBroker, client: headrace.client.Client
 ) -> None:

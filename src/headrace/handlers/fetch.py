@@ -124,7 +124,9 @@ class FetchHandler:
         exchange = FetchExchange(self, peer, correlation_id, version, request)
         peer.exchanges.append(exchange)
         by_id = version >= TOPIC_IDS_SINCE
-        if request.session_epoch != -1 or request.session_id != 0:
+        wait_ms = self._wait_of_new_connection(exchange)
+        has_session = request.session_epoch != -1 or request.session_id != 0
+        if has_session and (wait_ms == 0 or request.session_epoch > 0):
             try:
                 exchange.session = self.sessions.resolve(
                     request, by_id, self.random_id(), self.appends.now_ms
@@ -136,8 +138,26 @@ class FetchHandler:
                 return
             if exchange.session is not None:
                 exchange.requested = exchange.session.requested()
+        if wait_ms > 0:
+            # Kafka's clients accept an empty response, without a new session, if it has a
+            # throttle time (KIP-219).
+            session_id: i64 = 0 if exchange.session is None else exchange.session.session_id
+            exchange.respond(
+                write_fetch_response(correlation_id, version, 0, session_id, [], wait_ms)
+            )
+            peer.throttle(wait_ms)
+            return
         peer.work += 1 + len(exchange.requested)
         self._respond_or_wait(exchange, request.wait_ms_max <= 0)
+
+    def _wait_of_new_connection(self, exchange: FetchExchange) -> i64:
+        """The throttle time in milliseconds, if other connections used up the client's quota."""
+        peer = exchange.peer
+        limits = exchange.limits
+        if limits is None or peer.has_fetched:
+            return 0
+        peer.has_fetched = True
+        return limits.fetch_wait_ms(limits.monotonic())
 
     def _respond_or_wait(self, exchange: FetchExchange, must_respond: bool) -> None:
         """Respond, or wait: for records, or for the disk."""

@@ -56,6 +56,8 @@ class Peer:
         self.rights_by_id: dict[bytes, int] = {}
         self.limits: Limits | None = None
         """The quotas of its client; None if no client has a quota."""
+        self.has_fetched = False
+        """Whether it sent a Fetch request with a quota. Its own waits limit it from then on."""
         self.began: float = 0.0
         """When the request of a limited client began, until its time is counted; else 0."""
 

@@ -8,8 +8,10 @@ its rate gets a response with the time to wait, and its connection is not read f
 1. In the long run, all connections that share a bucket get its rate, and no more.
 2. Unused rate is saved for `saved_s` seconds only.
 3. A Fetch response is limited to the rest of the bucket and STEP_S of its rate, but has at least
-   one batch. So a consumer gets many small responses, and none is empty.
-4. At most BUCKETS_MAX names have their own bucket. Beyond that, names share one per default.
+   one batch. So a consumer gets many small responses, and none is empty, with one exception:
+4. The first Fetch of a connection gets no records while the bucket is beyond its rate. Otherwise
+   a client could open a connection per Fetch, and get a batch each time.
+5. At most BUCKETS_MAX names have their own bucket. Beyond that, names share one per default.
 """
 
 from collections.abc import Callable, Mapping
@@ -130,6 +132,17 @@ class Limits:
         if size >= float(UNLIMITED):
             return UNLIMITED
         return i64(int(size)) if size > 1.0 else 1
+
+    def fetch_wait_ms(self, now: float) -> i64:
+        """For how long the client should wait before a Fetch, because of its earlier ones."""
+        over: float = 0.0
+        by_bytes = self.consumer_bytes
+        if by_bytes is not None:
+            over = by_bytes.wait_s(now)
+        by_records = self.consumer_records
+        if by_records is not None:
+            over = max(over, by_records.wait_s(now))
+        return in_ms(over)
 
     def charge_fetch(self, size: i64, record_bytes: i64, records: i64, now: float) -> i64:
         """Count a Fetch response; returns the throttle time in milliseconds."""
