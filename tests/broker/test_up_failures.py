@@ -158,6 +158,13 @@ def test_a_store_that_is_no_database_is_named(tmp_path: Path) -> None:
     assert "headrace-store.db" in refused("up", "--port", "0", "--data", str(tmp_path))
 
 
+def test_unreadable_checkpoint_is_named(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "cleaner-offset-checkpoint"
+    checkpoint.mkdir()
+    said = refused("up", "--port", "0", "--data", str(tmp_path))
+    assert f"'{checkpoint}'. Check this file and its disk" in said
+
+
 @pytest.mark.parametrize(
     ("setting", "hint"),
     [

@@ -211,3 +211,17 @@ def test_lock_of_a_replaced_file_is_taken_again(
         files.lock(str(path), "4712\n")
     assert path.read_text() == "4711\n"
     files.close(fd)
+
+
+def test_failed_read_names_its_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    os.mkdir(path)
+    files = SystemFiles()
+    with pytest.raises(IsADirectoryError) as read:
+        files.read_file(path)
+    assert read.value.filename == path
+    fd = files.open(path)
+    with pytest.raises(IsADirectoryError) as cached:
+        files.pread_cached(fd, 10, 0)
+    files.close(fd)
+    assert cached.value.filename == path

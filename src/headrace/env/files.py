@@ -164,6 +164,12 @@ class SystemFiles:
             pieces = _after(pieces, written)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
+        try:
+            return self._pread(fd, size, position)
+        except OSError as error:
+            raise _with_path(error, fd) from None
+
+    def _pread(self, fd: int, size: int, position: int) -> bytes:
         data = os.pread(fd, size, position)
         if len(data) == size or not data:
             return data
@@ -182,7 +188,7 @@ class SystemFiles:
             return None
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
-                raise
+                raise _with_path(error, fd) from None
             return self.pread(fd, size, position)
         if got < size:
             # Either the file ends here, or the next page is not cached: compare with the size.
@@ -364,6 +370,13 @@ def _mount_id(device: int) -> int:
 def _kernel() -> tuple[int, ...]:
     found = re.match(r"(\d+)\.(\d+)", os.uname().release)
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _with_path(error: OSError, fd: int) -> OSError:
+    """The same error with the path of its file, which a call with a descriptor does not add."""
+    with suppress(OSError):
+        error.filename = os.readlink(f"/proc/self/fd/{fd}")
+    return error
 
 
 def _temporary(path: str) -> str:
