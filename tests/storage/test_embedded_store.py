@@ -277,7 +277,7 @@ def test_sqlite_running_out_of_pages_is_a_full_disk(tmp_path: Path) -> None:
         await store.create("/a")
         assert database._connection is not None
         database._connection.execute("PRAGMA max_page_count=10")
-        with pytest.raises(StoreFull, match="space"):
+        with pytest.raises(StoreFull, match=r"store\.db\. Free some space, then try again"):
             await store.create("/b", bytes(100_000))
         await store.create("/c")
         assert await store.children("/") == ["a", "c"]

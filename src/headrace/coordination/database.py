@@ -184,7 +184,9 @@ class Database:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_FULL and self._rolled_back(connection):
-                raise StoreFull(f"No space is left for the store {self._path}.") from None
+                raise StoreFull(
+                    f"No space is left for the store {self._path}. Free some space, then try again."
+                ) from None
             self._failed = True
             raise OSError(f"The store {self._path} cannot be written: {error}.") from error
 
