@@ -48,12 +48,8 @@ def read_header(frame: bytes, at: int = 0) -> RequestHeader:
 
 def _read_client_id(cursor: Cursor) -> str | None:
     raw = cursor.string(flexible=False)
-    if raw is None:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise MalformedRequest("a client id is not UTF-8") from None
+    # As in Kafka: a client whose locale is not UTF-8 can send other bytes.
+    return None if raw is None else raw.decode(errors="replace")
 
 
 def write_request_header(
