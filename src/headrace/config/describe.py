@@ -53,7 +53,7 @@ def _topic_row(config: BrokerConfig, row: Setting, overrides: Mapping[str, str])
         value = _value(row, own, value)
         synonyms.append(Synonym(row.name, render(value), ConfigSource.TOPIC_CONFIG))
     if row.synonyms:
-        synonyms += _broker_synonyms(config, row.synonyms[0][0])
+        synonyms += _synonyms_since(config, row.synonyms[0][0])
     source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
     return ConfigRow(
         row.name,
@@ -133,10 +133,7 @@ def describe_broker_defaults(
 
 
 def _broker_row(config: BrokerConfig, row: Setting) -> ConfigRow:
-    synonyms = _broker_synonyms(config, row.name)
-    # For log.retention.ms, only values under that name: the hours have their own row.
-    while synonyms and synonyms[0].name != row.name:
-        synonyms.pop(0)
+    synonyms = _synonyms_since(config, row.name)
     return ConfigRow(
         row.name,
         None if row.is_sensitive else render(config[row.name]),
@@ -147,6 +144,14 @@ def _broker_row(config: BrokerConfig, row: Setting) -> ConfigRow:
         row.kind,
         row.documentation,
     )
+
+
+def _synonyms_since(config: BrokerConfig, name: str) -> list[Synonym]:
+    """As in Kafka, the list begins with this name: log.retention.hours has its own row."""
+    synonyms = _broker_synonyms(config, name)
+    while synonyms and synonyms[0].name != name:
+        synonyms.pop(0)
+    return synonyms
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:

@@ -21,6 +21,7 @@ from headrace.model.topics import (
     NO_LEADER,
     PartitionState,
     TopicState,
+    already_exists,
     check_topic_name,
     collision_key,
 )
@@ -194,7 +195,7 @@ def _check_new_name(image: ClusterImage, new: NewTopic) -> None:
     if not new.internal:
         _refuse_internal(name)
     if name in image.topics:
-        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
+        raise already_exists(name)
     if "." not in name and "_" not in name:
         return
     key = collision_key(name)

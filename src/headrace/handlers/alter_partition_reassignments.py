@@ -23,13 +23,16 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     }
     if len(targets) != sum(len(topic["partitions"]) for topic in request["topics"]):
         raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains a partition twice.")
+    may_change_factor = request.get("allow_replication_factor_change", True)
     deadline = Deadline(broker.clock, request["timeout_ms"])
     outcomes = await deadline.wait_for(
-        broker.controller.reassign_partitions(
-            targets, keeps_factor=not request.get("allow_replication_factor_change", True)
-        )
+        broker.controller.reassign_partitions(targets, keeps_factor=not may_change_factor)
     )
-    return {"error_message": None, "responses": _entries(request, outcomes)}
+    return {
+        "allow_replication_factor_change": may_change_factor,
+        "error_message": None,
+        "responses": _entries(request, outcomes),
+    }
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -13,7 +13,7 @@
 from headrace.config.changes import check_topic_config, collect
 from headrace.config.describe import describe_topic
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.topics import TopicState, check_topic_name
+from headrace.model.topics import TopicState, already_exists, check_topic_name
 from headrace.requests.authorization import check, is_allowed
 from headrace.requests.config_resources import check_values
 from headrace.requests.context import BrokerContext, RequestContext
@@ -59,6 +59,9 @@ async def _create(
     is_validate_only: bool,
 ) -> TopicState:
     check_topic_name(topic["name"])
+    if topic["name"] in broker.image.topics:
+        # Before the settings, because clients ignore only this error for topics that exist.
+        raise already_exists(topic["name"])
     check_values(topic["configs"])
     configs = collect((each["name"], each["value"]) for each in topic["configs"])
     check_topic_config(broker.config, configs)

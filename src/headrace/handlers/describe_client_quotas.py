@@ -27,7 +27,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
         for entity, limits in broker.image.quotas.items()
         if _matches(entity, names, types, request["strict"])
     ]
-    return {"error_message": None, "entries": entries}
+    return {"error_message": "", "entries": entries}
 
 
 def refuse(request: Message, error: ApiError) -> Message:

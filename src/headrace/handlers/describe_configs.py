@@ -41,7 +41,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     with_documentation = request.get("include_documentation", False)
     results = []
     for (resource_type, name), resource in resources.items():
-        entry = {"resource_type": resource_type, "resource_name": name}
+        entry = {"error_message": "", "resource_type": resource_type, "resource_name": name}
         try:
             check_resource(broker, context, Operation.DESCRIBE_CONFIGS, resource)
             rows = _rows(broker, resource_type, name, resource["configuration_keys"] or None)

@@ -26,7 +26,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
             {"mechanism": SCRAMS[mechanism].code, "iterations": credential.iterations}
             for mechanism, credential in credentials_of(users.get(name, {})).items()
         ]
-        result: Message = {"user": name, "error_message": None, "credential_infos": infos}
+        result: Message = {"user": name, "error_message": "", "credential_infos": infos}
         if name in twice:
             result |= _rejected(
                 ErrorCode.DUPLICATE_RESOURCE,
@@ -41,7 +41,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
                 f"Attempt to describe a user credential that does not exist: {name}",
             )
         results.append(result)
-    return {"error_message": None, "results": results}
+    return {"error_message": "", "results": results}
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -278,6 +278,7 @@ class FetchHandler:
                 if limits is not None:
                     self._cut(result, part, by_id)
             except ApiError as error:
+                result = FetchResult(part.key, part.index)  # As in Kafka, all offsets are -1.
                 result.error = error.code
             except OSError as failure:
                 self._log_unreadable(failure)

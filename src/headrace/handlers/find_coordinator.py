@@ -31,12 +31,14 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     if "key" in request:
         if key_type == GROUP:
             await _wait_for_leaders(broker, context, [request["key"]])
-        return await _coordinator(broker, context, key_type, request["key"])
+        found = await _coordinator(broker, context, key_type, request["key"])
+        # As in Kafka, versions 1 to 3 return the name of the error code also on success.
+        return {"error_message": ErrorCode.NONE.name, **found}
     keys = dict.fromkeys(request["coordinator_keys"])
     if key_type == GROUP:
         await _wait_for_leaders(broker, context, list(keys))
-    found = {key: await _coordinator(broker, context, key_type, key) for key in keys}
-    return {"coordinators": [{"key": key, **entry} for key, entry in found.items()]}
+    entries = [{"key": key, **await _coordinator(broker, context, key_type, key)} for key in keys]
+    return {"coordinators": [{"error_message": "", **entry} for entry in entries]}
 
 
 def refuse(request: Message, error: ApiError) -> Message:

@@ -66,6 +66,10 @@ class TopicState:
         return self.name in INTERNAL_TOPICS
 
 
+def already_exists(name: str) -> ApiError:
+    return ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
+
+
 def check_topic_name(name: str) -> None:
     """Reject a name that cannot be a directory."""
     if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):

@@ -78,7 +78,7 @@ async def describe_each(
         try:
             check(broker, context, Operation.DESCRIBE, group_resource(group_id))
             entry = await describe(group_id)
-            if with_operations:
+            if with_operations and "error_code" not in entry:
                 entry["authorized_operations"] = allowed_operations(
                     broker, context, group_resource(group_id), GROUP_OPERATIONS
                 )

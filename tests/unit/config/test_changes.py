@@ -223,10 +223,12 @@ def test_a_topics_own_setting_leads_its_synonyms() -> None:
     )
 
 
-def test_a_topic_inherits_the_brokers_value_in_its_own_unit_and_says_whence() -> None:
+def test_a_topic_inherits_the_brokers_value_in_its_own_unit() -> None:
     broker = BrokerConfig.load({"log.retention.hours": "2"})
     row = only(describe_topic(broker, {}), "retention.ms")
-    assert (row.value, row.source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert row.value == "7200000"
+    # As in Kafka: log.retention.hours is a synonym only after log.retention.ms.
+    assert (row.source, row.synonyms) == (ConfigSource.DEFAULT_CONFIG, ())
 
 
 def test_some_settings_are_described_by_name_and_unknown_ones_left_out() -> None:

@@ -1,0 +1,190 @@
+"""Fields and error codes of responses, as Apache Kafka 4.3.1 returns them.
+
+The tests can also run against Apache Kafka, with HEADRACE_TEST_BOOTSTRAP (see CONTRIBUTING.md).
+"""
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.model.errors import ErrorCode
+from headrace.wire.apis import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
+    CREATE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    FETCH,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    METADATA,
+)
+from headrace.wire.codec import Message
+from tests.broker.raw import FETCH_VERSION, RawConnection, eventually, framed, one_batch
+
+TOPIC = 2
+DEFAULT_CONFIG = 5
+
+
+@pytest.fixture
+def connection(bootstrap: str) -> Iterator[RawConnection]:
+    host, _, port = bootstrap.rpartition(":")
+    with RawConnection(int(port), host=host) as connection:
+        yield connection
+
+
+def create_topic(connection: RawConnection, topic: str, **configs: str) -> None:
+    """Apache Kafka responds before all requests can use the topic."""
+    connection.create_topic(topic, 1, **configs)
+    wanted = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+    eventually(
+        "a topic with a leader",
+        lambda: connection.ask(METADATA, 4, wanted)["topics"][0]["error_code"] == 0,
+    )
+
+
+def wait_for_coordinator(connection: RawConnection, group: str) -> None:
+    """The first request creates __consumer_offsets."""
+    wanted = {"key": group, "key_type": 0}
+    member = {"group_id": group, "generation_id": 1, "member_id": "nobody"}
+    eventually(
+        "a coordinator that has loaded its groups",
+        lambda: (
+            connection.ask(FIND_COORDINATOR, 3, wanted)["error_code"] == 0
+            and connection.ask(HEARTBEAT, 4, member)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
+        ),
+    )
+
+
+def topic_configs(connection: RawConnection, topic: str) -> dict[str, Message]:
+    resource = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": None}
+    body = {"resources": [resource], "include_synonyms": True}
+    (result,) = connection.ask(DESCRIBE_CONFIGS, 4, body)["results"]
+    assert (result["error_code"], result["error_message"]) == (0, "")
+    return {config["name"]: config for config in result["configs"]}
+
+
+@pytest.mark.parametrize("config", [("unknown.setting", "1"), ("retention.ms", "never")])
+def test_an_existing_topic_is_reported_before_an_invalid_setting(
+    connection: RawConnection, new_topic: str, config: tuple[str, str]
+) -> None:
+    create_topic(connection, new_topic)
+    topic = {
+        "name": new_topic,
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": (),
+        "configs": [{"name": config[0], "value": config[1]}],
+    }
+    reply = connection.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 30_000})
+    assert reply["topics"][0]["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("offset", [2, -1])
+def test_fetch_out_of_range_returns_no_offsets(
+    connection: RawConnection, new_topic: str, offset: int
+) -> None:
+    create_topic(connection, new_topic)
+    assert connection.produce(new_topic, one_batch())["error_code"] == 0
+    connection.send(connection.fetch_frame(new_topic, offset))
+    (topic,) = connection.read_answer(FETCH, FETCH_VERSION)["responses"]
+    (found,) = topic["partitions"]
+    assert found["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+    offsets = ("high_watermark", "last_stable_offset", "log_start_offset")
+    assert [found[name] for name in offsets] == [-1, -1, -1]
+
+
+def test_a_synonym_in_a_coarser_unit_is_not_listed_alone(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic, retention_ms="5000")
+    configs = topic_configs(connection, new_topic)
+    assert [each["name"] for each in configs["retention.ms"]["synonyms"]] == ["retention.ms"]
+    for name in ("segment.ms", "segment.jitter.ms", "flush.ms"):
+        assert configs[name]["synonyms"] == []
+        assert configs[name]["config_source"] == DEFAULT_CONFIG
+    (synonym,) = configs["segment.bytes"]["synonyms"]
+    assert synonym["name"] == "log.segment.bytes"
+
+
+@pytest.mark.parametrize(("version", "message"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
+def test_find_coordinator_returns_a_message_without_an_error(
+    connection: RawConnection, version: int, message: str
+) -> None:
+    body = {"key": "readers", "key_type": 0, "coordinator_keys": ["readers"]}
+
+    def entry() -> Message:
+        reply = connection.ask(FIND_COORDINATOR, version, body)
+        found: Message = reply["coordinators"][0] if version >= 4 else reply
+        return found
+
+    eventually("a coordinator", lambda: entry()["error_code"] == 0)
+    assert entry()["error_message"] == message
+
+
+def test_a_client_id_can_have_other_bytes_than_utf_8(connection: RawConnection) -> None:
+    client_id = "caf\xe9".encode("latin-1")
+    header = struct.pack(">hhih", METADATA, 1, 7, len(client_id)) + client_id
+    connection.send(framed(header + struct.pack(">i", 0)))
+    assert connection.read_answer(METADATA, 1)["topics"] == []
+
+
+def test_a_member_without_an_expression_has_an_empty_one(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic)
+    member: Message = {
+        "group_id": new_topic,
+        "member_id": "",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 30_000,
+        "subscribed_topic_names": [new_topic],
+        "topic_partitions": (),
+    }
+    wait_for_coordinator(connection, new_topic)
+    assert connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, member)["error_code"] == 0
+    body = {"group_ids": [new_topic], "include_authorized_operations": False}
+    (group,) = connection.ask(CONSUMER_GROUP_DESCRIBE, 1, body)["groups"]
+    assert [each["subscribed_topic_regex"] for each in group["members"]] == [""]
+
+
+def test_authorized_operations_are_not_returned_with_an_error(connection: RawConnection) -> None:
+    body = {"groups": ["nobody"], "include_authorized_operations": True}
+    wait_for_coordinator(connection, "nobody")
+    (group,) = connection.ask(DESCRIBE_GROUPS, 6, body)["groups"]
+    assert group["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    assert group["authorized_operations"] == -(2**31)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "body"),
+    [
+        (DESCRIBE_CLIENT_QUOTAS, {"components": (), "strict": False}),
+        (DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None}),
+    ],
+)
+def test_a_description_without_an_error_has_an_empty_message(
+    connection: RawConnection, api_key: int, body: Message
+) -> None:
+    reply = connection.ask(api_key, 0, body)
+    assert (reply["error_code"], reply["error_message"]) == (0, "")
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_a_reassignment_returns_whether_the_replication_factor_can_change(
+    connection: RawConnection, new_topic: str, is_allowed: bool
+) -> None:
+    create_topic(connection, new_topic)
+    partition = {"partition_index": 0, "replicas": None}
+    body = {
+        "timeout_ms": 30_000,
+        "allow_replication_factor_change": is_allowed,
+        "topics": [{"name": new_topic, "partitions": [partition]}],
+    }
+    reply = connection.ask(ALTER_PARTITION_REASSIGNMENTS, 1, body)
+    assert reply["error_code"] == 0
+    assert reply["allow_replication_factor_change"] is is_allowed
