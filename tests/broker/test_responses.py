@@ -4,11 +4,13 @@ The tests can also run against Apache Kafka, with HEADRACE_TEST_BOOTSTRAP (see C
 """
 
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from headrace.model.errors import ErrorCode
+from headrace.record.build import NewRecord, build_batch
 from headrace.wire.apis import (
     ALTER_PARTITION_REASSIGNMENTS,
     CONSUMER_GROUP_DESCRIBE,
@@ -26,6 +28,7 @@ from headrace.wire.apis import (
 from headrace.wire.codec import Message
 from tests.broker.raw import FETCH_VERSION, RawConnection, eventually, framed, one_batch
 
+HOUR_MS = 3_600_000
 TOPIC = 2
 DEFAULT_CONFIG = 5
 
@@ -82,6 +85,21 @@ def test_an_existing_topic_is_reported_before_an_invalid_setting(
     }
     reply = connection.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 30_000})
     assert reply["topics"][0]["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("ahead_ms", [2 * HOUR_MS, -2 * HOUR_MS])
+def test_produce_returns_the_records_with_invalid_timestamps(
+    connection: RawConnection, new_topic: str, ahead_ms: int, codec: int
+) -> None:
+    create_topic(connection, new_topic, message_timestamp_before_max_ms=str(HOUR_MS))
+    now_ms = round(time.time() * 1000)
+    times = (now_ms, now_ms + ahead_ms, now_ms, now_ms + ahead_ms)
+    batch = build_batch([NewRecord(b"key", b"value", each) for each in times], codec=codec)
+    found = connection.produce(new_topic, batch)
+    assert found["error_code"] == ErrorCode.INVALID_TIMESTAMP
+    assert [error["batch_index"] for error in found["record_errors"]] == [1, 3]
+    assert connection.end_offset(new_topic) == 0
 
 
 @pytest.mark.parametrize("offset", [2, -1])

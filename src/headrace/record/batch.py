@@ -48,7 +48,7 @@ CODEC_MAX: Final = 4
 _TIMESTAMP_MAX: Final = (1 << 62) - 1
 """The limit for both parts of a record's timestamp, so that their sum fits into 64 bits."""
 _LATER_THAN_ALL: Final = (1 << 63) - 1
-_KEYLESS_NAMED_MAX: Final = 1000
+_RECORDS_NAMED_MAX: Final = 1000
 _CRC_COPY_MAX: Final = 4096
 """Up to this size, copying a slice is cheaper than a memoryview."""
 
@@ -444,7 +444,7 @@ def _keyless_records(payload: bytes, at: i64, count: i64) -> RecordError:
     indexes: list[int] = []
     length: i64 = 0
     index: i64 = 0
-    while index < count and len(indexes) < _KEYLESS_NAMED_MAX:
+    while index < count and len(indexes) < _RECORDS_NAMED_MAX:
         length, at = read_varint(payload, at)
         stop = at + length
         length, at = read_varlong(payload, at + 1)
@@ -457,6 +457,27 @@ def _keyless_records(payload: bytes, at: i64, count: i64) -> RecordError:
     return RecordError(
         ErrorCode.INVALID_RECORD, indexes, "Records of a compacted topic must have a key."
     )
+
+
+def records_outside(
+    batch: Batch, payload: bytes, at: i64, behind_ms_max: i64, ahead_ms_max: i64, now_ms: i64
+) -> list[int]:
+    """The records whose timestamps are too far from the clock, after the batch was walked."""
+    indexes: list[int] = []
+    length: i64 = 0
+    timestamp: i64 = 0
+    index: i64 = 0
+    while index < batch.record_count and len(indexes) < _RECORDS_NAMED_MAX:
+        length, at = read_varint(payload, at)
+        timestamp, _ = read_varlong(payload, at + 1)
+        timestamp += batch.base_timestamp
+        if timestamp - now_ms > ahead_ms_max or (
+            timestamp != NO_TIMESTAMP and now_ms - timestamp > behind_ms_max
+        ):
+            indexes.append(index)
+        at += length
+        index += 1
+    return indexes
 
 
 def _wrong_record(index: int, what: str) -> ApiError:

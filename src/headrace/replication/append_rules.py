@@ -8,8 +8,14 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from headrace.config.topic import PRODUCER_CODEC, TopicConfig
-from headrace.model.errors import ApiError, ErrorCode
-from headrace.record.batch import HEADER_SIZE, NO_TIMESTAMP, Batch, walk_batch
+from headrace.model.errors import ApiError, ErrorCode, RecordError
+from headrace.record.batch import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    Batch,
+    records_outside,
+    walk_batch,
+)
 
 DECOMPRESSED_ON_LOOP_BYTES_MAX: Final = 1024 * 1024
 """The largest decompressed size of a batch that the event loop decompresses."""
@@ -54,7 +60,7 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64
 
         batch = with_append_time(batch, now_ms)
     else:
-        _check_timestamps(batch, rules, now_ms)
+        _check_timestamps(batch, payload, rules, now_ms)
     if rules.codec != PRODUCER_CODEC and rules.codec != batch.codec():
         from headrace.record.rewrite import recompressed
 
@@ -74,18 +80,28 @@ def is_packed_anew(batch: Batch, rules: AppendRules) -> bool:
     return batch.codec() != 0 or (rules.codec != PRODUCER_CODEC and rules.codec != 0)
 
 
-def _check_timestamps(batch: Batch, rules: AppendRules, now_ms: i64) -> None:
+def _check_timestamps(batch: Batch, payload: bytes | None, rules: AppendRules, now_ms: i64) -> None:
     """Reject timestamps far from the clock: they would delay deletion by time, or cause it."""
     if batch.max_timestamp - now_ms > rules.ahead_ms_max:
-        raise ApiError(
+        raise RecordError(
             ErrorCode.INVALID_TIMESTAMP,
+            _beyond(batch, payload, rules, now_ms),
             f"Timestamp {batch.max_timestamp} is ahead of the broker's clock by more than "
             f"message.timestamp.after.max.ms, {rules.ahead_ms_max}.",
         )
     # A record without a timestamp (-1) has no age.
     if batch.min_timestamp != NO_TIMESTAMP and now_ms - batch.min_timestamp > rules.behind_ms_max:
-        raise ApiError(
+        raise RecordError(
             ErrorCode.INVALID_TIMESTAMP,
+            _beyond(batch, payload, rules, now_ms),
             f"Timestamp {batch.min_timestamp} is behind the broker's clock by more than "
             f"message.timestamp.before.max.ms, {rules.behind_ms_max}.",
         )
+
+
+def _beyond(batch: Batch, payload: bytes | None, rules: AppendRules, now_ms: i64) -> list[int]:
+    at: i64 = 0
+    if payload is None:
+        payload = batch.frame
+        at = batch.start + HEADER_SIZE
+    return records_outside(batch, payload, at, rules.behind_ms_max, rules.ahead_ms_max, now_ms)
