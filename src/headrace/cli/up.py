@@ -389,5 +389,7 @@ def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure
     if error.errno == errno.ENOSPC:
         return Failure(f"The disk of {directory} is full. Free some space, then start again.")
     if error.filename:
-        return Failure(f"The broker failed: {error}. Check this file and its disk, then start again.")
+        return Failure(
+            f"The broker failed: {error}. Check this file and its disk, then start again."
+        )
     return Failure(f"The broker failed: {error}.")
