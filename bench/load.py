@@ -15,6 +15,7 @@ import gc
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -207,7 +208,7 @@ def _offer(poll: select.epoll, producer: _Producer, size: int) -> None:
 class Reader:
     """One connection that asks for one part of a topic after the other and drops what it gets."""
 
-    __slots__ = ("fill", "head", "head_size", "left", "requests", "sock", "topic", "view")
+    __slots__ = ("fill", "head", "head_size", "left", "requests", "sock", "taken", "topic", "view")
 
     def __init__(self, host: str, port: int, topic: str, requests: Iterator[bytes]) -> None:
         self.sock = connect(host, port)
@@ -218,6 +219,8 @@ class Reader:
         self.head = bytearray(self.head_size)
         self.fill = 0
         self.left = 0
+        self.taken = 0
+        """Since the last pause."""
         self.view = memoryview(bytearray(_BUFFER_SIZE))
 
     def ask(self) -> None:
@@ -238,6 +241,7 @@ class Reader:
                 self._begin_answer()
         if not size:
             raise frames.AnswerError("the broker closed the connection")
+        self.taken += size
         return size, not self.left and not self.fill
 
     def _begin_answer(self) -> None:
@@ -262,9 +266,15 @@ def fetch_requests(
         turn = (turn + 1) % len(requests)
 
 
-def fetch(readers: Sequence[Reader], *, depth: int, requests: int) -> Throughput:
-    """Lets each reader keep `depth` requests in flight until `requests` were answered."""
+def fetch(
+    readers: Sequence[Reader], *, depth: int, requests: int, pause_s: float = 0.0
+) -> Throughput:
+    """Lets each reader keep `depth` requests in flight until `requests` were answered.
+
+    With `pause_s`, a reader that has taken 1 MB takes nothing for that time.
+    """
     by_descriptor = {reader.sock.fileno(): reader for reader in readers}
+    paused: deque[tuple[float, int]] = deque()
     with select.epoll() as poll, quiet_collector():
         for descriptor in by_descriptor:
             poll.register(descriptor, select.EPOLLIN)
@@ -277,13 +287,20 @@ def fetch(readers: Sequence[Reader], *, depth: int, requests: int) -> Throughput
                 reader.ask()
                 unsent -= 1
         while done < requests:
-            events = poll.poll(_STALL_S)
-            if not events:
+            while paused and paused[0][0] <= time.perf_counter():
+                poll.modify(paused.popleft()[1], select.EPOLLIN)
+            wait_s = max(0.0, paused[0][0] - time.perf_counter()) if paused else _STALL_S
+            events = poll.poll(wait_s)
+            if not events and not paused:
                 raise frames.AnswerError(f"{requests - done} answers did not come")
             for descriptor, _ in events:
                 reader = by_descriptor[descriptor]
                 size, ended = reader.receive()
                 received += size
+                if pause_s and reader.taken >= _BUFFER_SIZE:
+                    reader.taken = 0
+                    poll.modify(descriptor, 0)
+                    paused.append((time.perf_counter() + pause_s, descriptor))
                 if ended:
                     done += 1
                     if unsent > 0:

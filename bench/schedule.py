@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from bench import brokers, interference, profile, table
 from bench.brokers import HEADRACE, KAFKA, Broker, HeadraceCommand
 from bench.kafka import say
-from bench.workloads import WORKLOADS, Round, Sample
+from bench.workloads import SLOW_FETCHES, WORKLOADS, Round, Sample
 
 Samples = defaultdict[str, dict[str, list[Sample]]]
 DROP = "bulk-drop"
@@ -97,7 +97,10 @@ class Run:
 
     def _samples_planned(self) -> int:
         plan = self.plan
-        of_a_round = len(plan.workloads) * len(self.running) * (2 if plan.flush else 1)
+        names = [*plan.workloads]
+        if plan.flush:
+            names += [name for name in names if name not in SLOW_FETCHES]
+        of_a_round = len(names) * len(self.running)
         count = of_a_round * (plan.warm_rounds + plan.rounds)
         if HEADRACE in plan.names and "bulk" in plan.workloads:
             count += plan.rounds
@@ -143,6 +146,8 @@ class Run:
         for flush in (False, True) if self.plan.flush else (False,):
             turns = [(each, Round(each, number, flush, self.plan.scale)) for each in order]
             for name in self.plan.workloads:
+                if flush and name in SLOW_FETCHES:
+                    continue
                 for broker, turn in turns:
                     label = f"{name}+flush" if flush else name
                     kind = self.plan.profile if counts else None

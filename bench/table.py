@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.brokers import HEADRACE, KAFKA
-from bench.workloads import Sample
+from bench.workloads import SLOW_FETCHES, Sample
 
 # Workload, then broker, then one sample for each round.
 Results = Mapping[str, Mapping[str, Sequence[Sample]]]
@@ -44,13 +44,23 @@ ROWS = (
     Row("zstd", "typical, zstd", "requests_per_s", "k req/s", 1e3, 1),
     Row("bulk", "bulk", "mb_per_s", "MB/s", 1, 0, 1.2),
     Row("bulk-drop", "bulk, page cache limited to 64 MB", "mb_per_s", "MB/s", 1, 0, 2.5),
-    Row("fetch", "fetch", "mb_per_s", "GB/s", 1e3, 2, 1.0),
+    Row("fetch", "fetch", "mb_per_s", "GB/s", 1e3, 2, 1.2),
+    Row("fetch", "fetch, CPU per GB", "cpu_s_per_gb", "s", 1, 3, 0.8, True),
     Row("latency", "latency, p50", "trip_p50_us", "us", 1, 0, 0.6, True),
     Row("latency", "latency, p99", "trip_p99_us", "us", 1, 0, None, True),
     Row("latency", "latency of the acknowledgement, p50", "ack_p50_us", "us", 1, 0, None, True),
     Row("latency", "latency of the acknowledgement, p99", "ack_p99_us", "us", 1, 0, None, True),
     Row("ack", "sequential requests, p50", "ack_p50_us", "us", 1, 0, None, True),
     Row("ack", "sequential requests, p99", "ack_p99_us", "us", 1, 0, None, True),
+)
+SLOW_ROWS = tuple(
+    row
+    for name, load in SLOW_FETCHES.items()
+    for title in (f"{load.readers} readers, {load.size >> 20} MB".replace("1 readers", "1 reader"),)
+    for row in (
+        Row(name, title, "mb_per_s", "GB/s", 1e3, 2, 1.2),
+        Row(name, f"{title}, CPU per GB", "cpu_s_per_gb", "s", 1, 3, 0.8, True),
+    )
 )
 SIZE_ROWS = (
     Row("start", "start of the process to its first response", "start_s", "s", 1, 2, 0.08, True),
@@ -178,6 +188,8 @@ def render(results: Results, flushed: Results, facts: Mapping[str, str]) -> str:
             "### Default settings: no sync before an acknowledgement",
             "\n".join(comparison(results, ROWS, True)),
         ]
+    if any(row.workload in results for row in SLOW_ROWS):
+        parts += ["### Slow readers", "\n".join(comparison(results, SLOW_ROWS, True))]
     if any(row.workload in flushed for row in ROWS):
         parts += [
             "### flush.messages=1: a sync before each acknowledgement",

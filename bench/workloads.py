@@ -36,12 +36,28 @@ class ProduceLoad:
     requests: int
 
 
+@dataclass(frozen=True, slots=True)
+class FetchLoad:
+    """Requests for a part of the topic; a reader pauses after each 1 MB."""
+
+    readers: int
+    size: int
+    requests: int
+    pause_s: float
+
+
 SMALL = ProduceLoad(1, 100, frames.CODEC_NONE, 8, 5, 120_000)
 TYPICAL = ProduceLoad(160, 100, frames.CODEC_NONE, 4, 5, 40_000)
 LZ4 = ProduceLoad(160, 100, frames.CODEC_LZ4, 4, 5, 40_000)
 ZSTD = ProduceLoad(160, 100, frames.CODEC_ZSTD, 4, 5, 40_000)
 BULK = ProduceLoad(1000, 1000, frames.CODEC_NONE, 2, 2, 3_000)
-FETCH_REQUESTS = 600
+FETCH = FetchLoad(2, FETCH_SIZE, 600, 0.0)
+# With 50 readers the pause is as long as the load generator takes to serve the others.
+SLOW_FETCHES = {
+    f"slow-{readers}-{size >> 20}mb": FetchLoad(readers, size, (300 << 23) // size, pause_s)
+    for readers, pause_s in ((1, 0.001), (2, 0.001), (50, 0.025))
+    for size in (FETCH_SIZE, 1 << 20)
+}
 SINGLE_RECORDS = 5_000
 
 
@@ -135,26 +151,31 @@ def produce(name: str, workload: ProduceLoad, turn: Round) -> Sample:
     return sample
 
 
-def fetch(turn: Round) -> Sample:
+def fetch(workload: FetchLoad, turn: Round) -> Sample:
     """Reads what bulk wrote in this round; writes it first if bulk was not asked for."""
     broker, topic = turn.broker, turn.topic("bulk")
     if not turn.written[topic]:
         produce("bulk", BULK, turn)
     compare_stored(broker, topic, batch_of(BULK))
     settle()
-    readers = fetch_readers(broker, topic, turn.written[topic], count=2)
+    readers = fetch_readers(
+        broker, topic, turn.written[topic], count=workload.readers, size=workload.size
+    )
     try:
         cpu_s = broker.cpu_s()
-        result = load.fetch(readers, depth=2, requests=turn.count(FETCH_REQUESTS))
+        requests = max(2 * workload.readers, turn.count(workload.requests))
+        result = load.fetch(readers, depth=2, requests=requests, pause_s=workload.pause_s)
         return _usage(broker, broker.cpu_s() - cpu_s, result)
     finally:
         for reader in readers:
             reader.sock.close()
 
 
-def fetch_readers(broker: Target, topic: str, records: int, *, count: int) -> list[load.Reader]:
+def fetch_readers(
+    broker: Target, topic: str, records: int, *, count: int, size: int
+) -> list[load.Reader]:
     """Readers spread over a topic of bulk batches."""
-    stride = FETCH_SIZE // len(batch_of(BULK)) * BULK.records
+    stride = size // len(batch_of(BULK)) * BULK.records
     steps = max(1, records // stride)
     return [
         load.Reader(
@@ -165,7 +186,7 @@ def fetch_readers(broker: Target, topic: str, records: int, *, count: int) -> li
                 topic,
                 records=records,
                 stride=stride,
-                size_max=FETCH_SIZE,
+                size_max=size,
                 start=steps * number // count,
             ),
         )
@@ -237,7 +258,8 @@ WORKLOADS: dict[str, Callable[[Round], Sample]] = {
     "lz4": partial(produce, "lz4", LZ4),
     "zstd": partial(produce, "zstd", ZSTD),
     "bulk": partial(produce, "bulk", BULK),
-    "fetch": fetch,
+    "fetch": partial(fetch, FETCH),
+    **{name: partial(fetch, workload) for name, workload in SLOW_FETCHES.items()},
     "ack": acknowledgements,
     "latency": latency,
 }
