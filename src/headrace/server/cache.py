@@ -9,16 +9,18 @@ import time
 
 STRETCH_BYTES = 128 * 1024
 READ_AHEAD_BYTES = 4 * 1024 * 1024
+PROBE_STEP_BYTES = 256 * 1024
 _probe = bytearray(1)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_cached(fd: int, position: int, size: int) -> bool:
-    """Look at both ends: what lies between was read with them, or written with them."""
+    """Look at a byte in each stretch: what lies between was read or written with them."""
     if not _NOWAIT:
         return True
     try:
-        os.preadv(fd, [_probe], position, _NOWAIT)
+        for at in range(position, position + size, PROBE_STEP_BYTES):
+            os.preadv(fd, [_probe], at, _NOWAIT)
         os.preadv(fd, [_probe], position + size - 1, _NOWAIT)
     except BlockingIOError:
         return False

@@ -10,6 +10,7 @@ a thread first, so that one reader of old data does not delay the others.
 2. Bytes are sent in the order in which their exchanges were queued.
 """
 
+import errno
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
@@ -29,7 +30,7 @@ from headrace.server.cache import (
     warm,
 )
 from headrace.server.foreign import reason_to_reject
-from headrace.server.transport import Transport
+from headrace.server.transport import SHORT_STEP_BYTES, Transport
 from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.cursor import MalformedRequest
 
@@ -44,14 +45,8 @@ SMALL_FRAME_BYTES_MAX = 64 * 1024
 LARGE_START_BYTES = 256 * 1024
 PROGRESS_BYTES_MIN = 64 * 1024
 SEND_GATHER_MAX = 512
-SEND_BYTES_MAX = 64 * 1024
-"""Of one connection's answers in one turn.
-
-As much as the kernel hands to a socket at once: sent in turns like that, two readers are both kept
-busy, and nobody pays for waking them up.
-"""
 PROBE_BYTES_MAX = 256 * 1024
-"""Of a file, looked up in the page cache at once."""
+"""Of a file, looked up in the page cache at once. A longer step is looked up as a whole."""
 EXCHANGES_MAX = 1000
 WORK_MAX = 5000
 
@@ -363,8 +358,8 @@ class Connection(Peer):
 
     def pump(self) -> None:
         """Send until nothing is left, the socket is full, or others should have their turn."""
-        left: i64 = SEND_BYTES_MAX
         transport = self.transport
+        left: i64 = transport.step_bytes if self.plane.send_left > 0 else SHORT_STEP_BYTES
         try:
             while self.out and not self.closed and not self.is_warming:
                 if left <= 0:
@@ -424,11 +419,14 @@ class Connection(Peer):
     def _send_file(self, piece: FileSlice, size_max: i64) -> i64:
         at: i64 = piece.position + self.slice_sent
         left: i64 = piece.size - self.slice_sent
-        size: i64 = left if left < size_max else size_max
         fd: int = piece.file.fd
+        if fd == self.ahead_fd and size_max > SHORT_STEP_BYTES:
+            # What comes from the disk is sent a little at a time: see _read_on.
+            size_max = SHORT_STEP_BYTES
+        size: i64 = left if left < size_max else size_max
         if self.slice_sent == 0 or at + size > self.cached_end:
             if left > PROBE_BYTES_MAX:
-                left = PROBE_BYTES_MAX
+                left = size if size > PROBE_BYTES_MAX else PROBE_BYTES_MAX
             if not is_cached(fd, at, left):
                 self._warm(piece, at)
                 return 0
@@ -439,12 +437,16 @@ class Connection(Peer):
             self.plane.close(self, "the log was truncated during this read")
             return 0
         self.slice_sent += sent
+        self.plane.send_left -= sent
         self.moved_at = self.plane.now
         if self.slice_sent == piece.size:
             self.slice_sent = 0
             self.out.popleft()
         if fd == self.ahead_fd and at + READ_AHEAD_BYTES > self.ahead_end:
             self._read_on(piece.file)
+        if sent < size and not self.is_warming:
+            # Another call would send little, or only report this.
+            raise BlockingIOError(errno.EAGAIN, "the socket is full")
         return sent
 
     def _load(self, piece: Slice) -> None:

@@ -33,6 +33,7 @@ from headrace.server.connection import (
 )
 from headrace.server.memory import RequestMemory
 from headrace.server.request_ends import Observe, RequestEnds
+from headrace.server.transport import STEP_BYTES
 from headrace.wire import fetch as fetch_codec
 from headrace.wire import offset_commit as commit_codec
 from headrace.wire import produce as produce_codec
@@ -103,11 +104,12 @@ class Plane:
         self.connections: dict[int, Connection] = {}
         self.listeners: dict[int, Listener] = {}
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.small_scratch = self.scratch[:SMALL_READ_BYTES]
         self.spares: list[bytearray] = []
         self.sending: list[Connection] = []
         self.writable: deque[Connection] = deque()
         """Those whose sockets have room for more of a long answer."""
+        self.send_left: i64 = STEP_BYTES
+        """What this round can send of long responses; when it is used up, steps are short."""
         self.postponed: list[Connection] = []
         self.turn_bytes: i64 = 0
         """What was read since the last flush."""
@@ -136,6 +138,7 @@ class Plane:
             if rounds > 1 and self.now - began > ROUNDS_SECONDS_MAX:
                 return
             self.appends.update_time()
+            self.send_left = STEP_BYTES
             for fd, mask in events:
                 connection = self.connections.get(fd)
                 if connection is None:
@@ -154,12 +157,15 @@ class Plane:
                 self._send_on()
 
     def _send_on(self) -> None:
-        """Let long answers go on, a stretch of each, once what came in has been answered."""
+        """Let long answers go on, a step of each, once what came in has been answered."""
+        self.send_left = STEP_BYTES
         for _ in range(min(len(self.writable), SENDERS_PER_ROUND_MAX)):
             connection = self.writable.popleft()
             connection.is_writable = False
             self.queue(connection)
-        self.deliver()
+            self.deliver()
+            if self.send_left <= 0:
+                return
 
     def _spin(self) -> list[tuple[int, int]]:
         """Look again for a while: a lone client asks again sooner than a sleeper wakes up."""
@@ -481,7 +487,7 @@ class Plane:
     def scratch_view(self) -> memoryview:
         """Where the next read goes; small while memory is short, for it may have to be kept."""
         if self.memory.used + SCRATCH_BYTES > self.memory.bytes_max:
-            return self.small_scratch
+            return self.scratch[:SMALL_READ_BYTES]
         return self.scratch
 
     def spare_buffer(self, size: i64, have: i64) -> bytearray:

@@ -23,6 +23,7 @@ class TlsTransport(Transport):
         super().__init__(sock)
         self._stream = stream
         self.pending = stream.pending
+        self.step_bytes = CHUNK_BYTES
 
     def receive_into(self, view: memoryview) -> i64:
         stream = self._stream

@@ -10,11 +10,20 @@ T2  `unsent` is not 0 if bytes that were accepted by `send` or `send_slice` wait
 import os
 import socket
 import struct
+from typing import Final
 
 from mypy_extensions import i64
 
 from headrace.log.file import LogFile
 
+STEP_BYTES: Final = 1024 * 1024
+"""More than a socket of the default size accepts: one call sends what it has room for.
+
+The kernel reports room when a third of the send buffer is free. So a reader that falls behind
+takes few steps. A larger send buffer saves the broker more, and costs the reader more than that.
+"""
+SHORT_STEP_BYTES: Final = 64 * 1024
+"""The step of data from the disk, and of a loop iteration that has sent STEP_BYTES already."""
 RESET = struct.pack("ii", 1, 0)
 """A linger of no time."""
 
@@ -25,6 +34,8 @@ class Transport:
         self.fd: int = sock.fileno()
         self.pending: i64 = 0
         self.unsent: i64 = 0
+        self.step_bytes: i64 = STEP_BYTES
+        """How much of a long response is sent before other connections are served."""
 
     def receive_into(self, view: memoryview) -> i64:
         """Fill the view with received bytes; 0 if the peer has ended the connection."""
