@@ -204,11 +204,7 @@ class Incremental:
         rows = self._changed_rows(rule, files, new)
         now = self._evaluate(definitions, rule, [rows.now])
         if not rule.sums:
-            if rule.key not in now.schema.names:
-                raise NotIncremental(
-                    f"view {rule.view} has {KEY} = {rule.key}, which is not a column of it. "
-                    f"Select it, or name the columns that are sums in {SUMS}"
-                )
+            _check_key(rule, now)
             try:
                 return leaves.replacing(now, rule.key, rows.keys), rows.count
             except leaves.WrongKey as error:
@@ -265,9 +261,12 @@ class Incremental:
     ) -> tuple[leaves.Change, int]:
         """All rows of a view, from all rows of its source."""
         rows = self._evaluate(definitions, rule, files.values())
-        name = rule.key if rule.key in rows.schema.names else rows.schema.names[0]
         count = sum(pq.read_metadata(path).num_rows for path in files.values())
-        return leaves.replacing(rows, name, rows[name].unique()), count
+        # The next change of the view must find its leaves sorted by the same column.
+        if rule.sums:
+            return leaves.adding(rows, rule.sums), count
+        _check_key(rule, rows)
+        return leaves.replacing(rows, rule.key, rows[rule.key].unique()), count
 
     def _types(self, source: str) -> Any:
         """Spark's schema of a table."""
@@ -304,6 +303,14 @@ class Incremental:
         for name in (source, *through):
             with suppress(PySparkException):
                 self._spark.catalog.dropTempView(name)
+
+
+def _check_key(rule: Rule, rows: pa.Table) -> None:
+    if rule.key not in rows.schema.names:
+        raise NotIncremental(
+            f"view {rule.view} has {KEY} = {rule.key}, which is not a column of it. "
+            f"Select it, or name the columns that are sums in {SUMS}"
+        )
 
 
 def _is_exact(kind: pa.DataType) -> bool:

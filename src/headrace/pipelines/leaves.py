@@ -193,20 +193,25 @@ def replacing(rows: pa.Table, key: str, keys: pa.Array) -> Change:
 
 
 def adding(rows: pa.Table, sums: Collection[str]) -> Change:
-    """New rows are added to the row of the same group."""
+    """New rows are added to the row of the same group. Leaves are sorted by the first group column.
+
+    A view without group columns has one row, so any column can sort it.
+    """
 
     def fold(old: pa.Table, new: pa.Table) -> pa.Table:
         return summed([old, new], sums)
 
-    key = next(name for name in rows.schema.names if name not in sums)
+    names = rows.schema.names
+    key = next((name for name in names if name not in sums), names[0])
     return Change(rows, key, rows[key].unique(), fold)
 
 
 def summed(tables: Sequence[pa.Table], sums: Collection[str]) -> pa.Table:
-    """One row per group; groups are the values of all columns that are not sums."""
+    """One row per group; groups are the values of all columns that are not sums.
+
+    As in SQL, a sum is null only if all of its values are null.
+    """
     whole = pa.concat_tables(tables)
-    if any(whole[name].null_count for name in sums):
-        raise NotFoldable("a sum is null")
     groups = [name for name in whole.schema.names if name not in sums]
     total = whole.group_by(groups).aggregate([(name, "sum") for name in sums])
     renamed = {f"{name}_sum": name for name in sums}
@@ -222,10 +227,16 @@ def difference(now: pa.Table, before: pa.Table, sums: Collection[str]) -> pa.Tab
         raise NotFoldable("a group has lost rows")
     negative = before
     for name in sums:
+        were = _values(before.filter(pc.is_valid(before[name])), groups)
+        if set(were) & set(_values(now.filter(pc.is_null(now[name])), groups)):
+            # Other keys can have values in this group, so the sum is not necessarily null.
+            raise NotFoldable("a sum has lost all values of the changed keys")
         at = before.schema.get_field_index(name)
         negative = negative.set_column(at, before.schema.field(at), pc.negate(before[name]))
     return summed([now, negative], sums)
 
 
 def _values(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    return list(zip(*(rows[name].to_pylist() for name in names), strict=True)) if names else []
+    if not names:
+        return [()] * len(rows)
+    return list(zip(*(rows[name].to_pylist() for name in names), strict=True))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +10,15 @@ import pytest
 
 from headrace.pipelines.definitions import Definitions
 from headrace.pipelines.graph import TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph, Node
-from headrace.pipelines.incremental import KEY, SUMS, NotIncremental, Rule, _having, rules
+from headrace.pipelines.incremental import (
+    KEY,
+    SUMS,
+    Incremental,
+    NotIncremental,
+    Rule,
+    _having,
+    rules,
+)
 from headrace.pipelines.leaves import read_rows
 
 KINDS = {
@@ -68,3 +76,16 @@ def test_rows_of_changed_keys_are_found(tmp_path: Path, keys: list[str | None]) 
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=1)
     found = read_rows([tmp_path / "a.parquet"], schema, _having("key", pa.array(keys, pa.string())))
     assert found["n"].to_pylist() == [n for n, key in enumerate(stored) if key in keys]
+
+
+@pytest.mark.parametrize(("sums", "key"), [(("n",), "minute"), ((), "order_id")])
+def test_complete_computation_sorts_leaves_as_a_change_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: tuple[str, ...], key: str
+) -> None:
+    rows = pa.table({"n": [1, 2], "minute": [9, 8], "order_id": ["a", "b"]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    monkeypatch.setattr(Incremental, "_evaluate", lambda *_: rows)
+    view = Incremental(None, cast(Any, None), cast(Any, None), {})
+    rule = Rule("orders", "orders", "silver", (), "order_id", sums)
+    change, count = view._whole(definitions(READS), rule, {"a": tmp_path / "a.parquet"})
+    assert (change.key, count) == (key, 2)

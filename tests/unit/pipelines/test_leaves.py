@@ -132,10 +132,38 @@ def test_group_that_might_be_empty_is_computed_completely() -> None:
         leaves.difference(totals([("a", late, 1)]), totals([("a", early, 1)]), ("count", "cents"))
 
 
-def test_sum_that_is_null_is_computed_completely() -> None:
-    rows = pa.table({"at": [1], "cents": pa.array([None], pa.int64())})
+NULLABLE = pa.schema([("at", pa.int64()), ("cents", pa.int64())])
+
+
+def sums_at(*rows: tuple[int, int | None]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [dict(zip(NULLABLE.names, row, strict=True)) for row in rows], NULLABLE
+    )
+
+
+def test_null_sums_are_added_as_in_sql(tmp_path: Path) -> None:
+    first, second = version(tmp_path, 1), version(tmp_path, 2)
+    leaves.write_version(
+        first, None, leaves.adding(sums_at((1, None), (2, 5), (3, None)), ["cents"]), AT
+    )
+    now, before = sums_at((1, 4), (2, None), (3, None)), sums_at((2, None), (3, None))
+    change = leaves.adding(leaves.difference(now, before, ["cents"]), ["cents"])
+    leaves.write_version(second, first, change, AT)
+    assert content(second) == sums_at((1, 4), (2, 5), (3, None)).to_pylist()
+
+
+def test_sum_that_loses_its_values_is_computed_completely() -> None:
     with pytest.raises(NotFoldable):
-        leaves.summed([rows], ["cents"])
+        leaves.difference(sums_at((1, None)), sums_at((1, 5)), ["cents"])
+
+
+def test_sums_without_groups_are_one_row(tmp_path: Path) -> None:
+    first, second = version(tmp_path, 1), version(tmp_path, 2)
+    sums = NULLABLE.names
+    leaves.write_version(first, None, leaves.adding(sums_at((1, 5)), sums), AT)
+    difference = leaves.difference(sums_at((3, 9)), sums_at((0, None)), sums)
+    leaves.write_version(second, first, leaves.adding(difference, sums), AT)
+    assert content(second) == sums_at((4, 14)).to_pylist()
 
 
 @pytest.mark.parametrize("key", [None, "", "a", "m", "zz"])
