@@ -249,6 +249,7 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     for_server, for_session = _given(args, project)
     configuration = project.configuration(_bootstrap(args), for_session, config_path(args))
     version = check_packages(starts_spark=args.remote is None)
+    check_jars(args.jars)
     if args.remote is None:
         warehouse = configuration.get(WAREHOUSE, str(project.warehouse))
         for_server.setdefault("spark.sql.warehouse.dir", warehouse)
@@ -287,6 +288,13 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
             finally:
                 if not remote:
                     show.say("Stopping Spark")
+
+
+def check_jars(jars: str | None) -> None:
+    """Reject a jar that does not exist: Spark would log this and start without it."""
+    for jar in (jars or "").split(","):
+        if jar and ":" not in jar and not Path(jar).is_file():
+            raise Failure(f"--jars: {jar} is not a file. Correct the path.", 2)
 
 
 def _check_spark(args: argparse.Namespace) -> None:

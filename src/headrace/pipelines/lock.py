@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from socket import gethostname
@@ -29,7 +29,10 @@ def run_lock(project: Project) -> Iterator[None]:
     project.prepare_state()
     path = project.state / "lock"
     # Python does not pass the descriptor on to Spark, so Spark cannot keep the lock.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ProjectError(f"cannot create {path}: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,8 +47,10 @@ def run_lock(project: Project) -> Iterator[None]:
             ) from error
         started = datetime.now(UTC).isoformat(timespec="seconds")
         about = {"pid": os.getpid(), "host": gethostname(), "started": started}
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(about).encode(), 0)
+        # Only for the error of another run. The lock is also valid on a full disk.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(about).encode(), 0)
         yield
     finally:
         os.close(descriptor)

@@ -147,6 +147,15 @@ class Project:
 
     def prepare_state(self) -> None:
         """Create `.headrace/`. Reject a moved one, because tables contain absolute paths."""
+        try:
+            self._prepare_state()
+        except OSError as error:
+            raise ProjectError(
+                f"cannot write to {self.state}: {error.strerror}. Tables, catalog and history of "
+                "the project are stored there, so make it writable"
+            ) from error
+
+    def _prepare_state(self) -> None:
         self.state.mkdir(exist_ok=True)
         place = self.state / "place"
         if place.exists() and place.read_text(encoding="utf-8") != str(self.directory):

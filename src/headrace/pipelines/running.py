@@ -142,6 +142,18 @@ class Runner:
 
     def run(self, request: Request) -> Outcome:
         """Reload the definitions and run them once."""
+        try:
+            return self._run(request)
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:
+            # Such as a full disk.
+            raise RunFailed(
+                f"cannot use the files of the pipeline: {error}. Correct this and run again; "
+                "every flow resumes where it stopped"
+            ) from error
+
+    def _run(self, request: Request) -> Outcome:
         began_s = time.monotonic()
         self._new_graph()
         definitions = load(self._project, self._spark, self._graph_id)

@@ -81,22 +81,32 @@ def running_server(
     """Start a server; the given settings override its own."""
     state = project.state
     scratch, conf = state / "tmp", state / "conf"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    conf.mkdir(exist_ok=True)
     token, mark = secrets.token_urlsafe(), secrets.token_hex()
-    (conf / "log4j2.properties").write_text(_LOGGING)
-    wanted = {**_settings(project, scratch, master, token), **(settings or {})}
-    _write_settings(conf / "spark-defaults.conf", wanted)
     child = Child("Spark", _command(master), state / "server.log")
     try:
-        child.start(under=_environment(conf, scratch, master, mark))
+        with _reported():
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            conf.mkdir(exist_ok=True)
+            (conf / "log4j2.properties").write_text(_LOGGING)
+            wanted = {**_settings(project, scratch, master, token), **(settings or {})}
+            _write_settings(conf / "spark-defaults.conf", wanted)
+            child.start(under=_environment(conf, scratch, master, mark))
         port = _wait(child)
         yield Server(f"sc://localhost:{port}/;token={token}", mark)
     finally:
         child.stop(_STOP_TIMEOUT_S)
         wait_for_workers(mark)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Report an error of the file system, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise ServerFailed(f"Spark did not start: {error}. Correct this and run again") from error
 
 
 def _home() -> Path:

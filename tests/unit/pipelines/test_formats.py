@@ -1,10 +1,13 @@
 """Table formats: which builds fit which Spark, and the settings for each."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.cli.failure import Failure
+from headrace.cli.pipeline import check_jars
 from headrace.pipelines import formats
 from headrace.pipelines.formats import BUILDS
 from headrace.pipelines.project import ProjectError, spec_of
@@ -68,3 +71,12 @@ def test_specification_names_a_format() -> None:
     assert spec_of({**plain, "format": "Iceberg"}, "p").format == "iceberg"
     with pytest.raises(ProjectError, match="'format' is 5"):
         spec_of({**plain, "format": 5}, "p")
+
+
+def test_jar_that_does_not_exist_is_rejected(tmp_path: Path) -> None:
+    jar = tmp_path / "a.jar"
+    jar.touch()
+    check_jars(f"{jar},https://host/b.jar")
+    with pytest.raises(Failure, match=r"--jars: /nope.jar is not a file") as failure:
+        check_jars(f"{jar},/nope.jar")
+    assert failure.value.exit_code == 2

@@ -1,11 +1,17 @@
 """A pipeline's project: its specification, and what lies where."""
 
+import errno
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from headrace.pipelines.listening import Show
+from headrace.pipelines.lock import run_lock
+from headrace.pipelines.outcome import Request
 from headrace.pipelines.project import ProjectError, open_project, spec_of
+from headrace.pipelines.running import RunFailed, Runner
+from headrace.pipelines.server import ServerFailed, running_server
 
 SPEC = {"name": "shop", "storage": ".headrace/checkpoints"}
 
@@ -91,3 +97,38 @@ def test_storage_of_another_project_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ProjectError, match=f"Change it to file://{tmp_path}/copy/.headrace/check"):
         open_project(write(tmp_path / "copy", text))
     open_project(write(tmp_path / "own", "name: a\nstorage: file:///var/c\n"))
+
+
+def test_state_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
+    project = open_project(write(tmp_path / "shop", "name: shop\nstorage: c\n"))
+    project.state.write_text("")
+    with pytest.raises(ProjectError, match=r"cannot write to .*/shop/.headrace: File exists"):
+        project.prepare_state()
+    project.state.unlink()
+    project.prepare_state()
+    (project.state / "lock").mkdir()
+    with (
+        pytest.raises(ProjectError, match=r"cannot create .*/lock: Is a directory"),
+        run_lock(project),
+    ):
+        pass
+    (project.state / "tmp").write_text("")
+    with (
+        pytest.raises(ServerFailed, match=r"did not start: .*tmp"),
+        running_server(project, "local"),
+    ):
+        pass
+
+
+def test_full_disk_during_a_run_is_a_failed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = open_project(write(tmp_path / "shop", "name: shop\nstorage: c\n"))
+    runner = Runner(project, None, {}, mark=None, show=cast(Show, None))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "last-run.json.new")
+
+    monkeypatch.setattr(runner, "_run", fail)
+    with pytest.raises(RunFailed, match=r"No space left on device: 'last-run.json.new'. Correct"):
+        runner.run(Request())
