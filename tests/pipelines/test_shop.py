@@ -1,10 +1,19 @@
 """The sample project: its tables are what its events say, whatever comes."""
 
+import runpy
 from pathlib import Path
+from unittest.mock import Mock
+
+from pyspark.sql import SparkSession
 
 from headrace.client import Client, connect
 from headrace.pipelines.project import Project
-from headrace.spark.pyspark_api import VERSION
+from headrace.pipelines.sample import write_project
+from headrace.spark.pyspark_api import (
+    VERSION,
+    GraphElementRegistry,
+    graph_element_registration_context,
+)
 from headrace.spark.versions import READ_LIMITS_SINCE
 from headrace.testing import RunningBroker
 from tests.pipelines.shop import Shop
@@ -79,3 +88,15 @@ def test_tables_are_what_the_events_say_whatever_else_comes(
     tables = shop.tables()
     shop.run("--full-refresh", "all")
     assert shop.tables() == tables
+
+
+def test_silver_parses_an_event_once(tmp_path: Path, spark_server: str) -> None:
+    project = tmp_path / "shop"
+    write_project(project, name="shop", bootstrap="", avro=False)
+    spark = SparkSession.builder.remote(spark_server).create()
+    with graph_element_registration_context(Mock(GraphElementRegistry)):
+        silver = runpy.run_path(str(project / "transformations" / "silver.py"))
+    # Spark copies expressions of columns to a filter that reads the columns.
+    events = silver["checked"](spark.range(1).selectExpr("string(id) AS json", "json AS value"))
+    plan = events.where("reason IS NULL").select("event.*")._explain_string()
+    assert plan.count("from_json") == 1
