@@ -1,4 +1,4 @@
-"""Writes docs/CLI.md and the generated parts of COMPATIBILITY.md, CLIENT.md, ARCHITECTURE.md.
+"""Writes docs/CLI.md and the generated parts of other pages in docs/.
 
 Text between a pair of marks is generated, the rest is written by hand. With --check nothing is
 written: the exit code is 1 if a page is out of date.
@@ -24,10 +24,7 @@ from headrace.config.setting import LIST, Setting, render
 from headrace.config.table import TOPIC_SETTINGS, broker_settings
 from headrace.wire.apis import APIS, Api
 
-PAGE = Path(__file__).with_name("COMPATIBILITY.md")
-CLIENT_PAGE = Path(__file__).with_name("CLIENT.md")
 CLI_PAGE = Path(__file__).with_name("CLI.md")
-MODULES_PAGE = Path(__file__).with_name("ARCHITECTURE.md")
 PACKAGE = Path(__file__).parents[1] / "src" / "headrace"
 HANDLERS = PACKAGE / "handlers"
 
@@ -250,24 +247,25 @@ def _first_sentence(path: Path) -> str:
     return docstring.replace("# HOT", "").split("\n\n")[0].replace("\n", " ").strip()
 
 
-MODULES_PARTS: dict[str, Callable[[], str]] = {"modules": _modules}
-CLIENT_PARTS: dict[str, Callable[[], str]] = {
-    "client-options": partial(_client_options, "ClientOptions"),
-    "producer-options": partial(_client_options, "ProducerOptions"),
-    "consumer-options": partial(_client_options, "ConsumerOptions"),
-    "group-options": partial(_client_options, "GroupOptions"),
-}
-PARTS: dict[str, Callable[[], str]] = {
-    "apis": _apis,
-    "api-gaps": _api_gaps,
-    "permissions": _permissions,
-    "topic-settings": _topic_settings,
-    "topic-settings-without-effect": _idle_topic_settings,
-    "group-settings": _group_settings,
-    "broker-settings": _broker_settings,
-    "own-settings": _own_settings,
-    "other-defaults": _other_defaults,
-    "broker-settings-without-effect": _idle_broker_settings,
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "APIS.md": {"apis": _apis, "permissions": _permissions},
+    "ARCHITECTURE.md": {"modules": _modules},
+    "CLIENT.md": {
+        "client-options": partial(_client_options, "ClientOptions"),
+        "producer-options": partial(_client_options, "ProducerOptions"),
+        "consumer-options": partial(_client_options, "ConsumerOptions"),
+        "group-options": partial(_client_options, "GroupOptions"),
+    },
+    "COMPATIBILITY.md": {"api-gaps": _api_gaps},
+    "SETTINGS.md": {
+        "topic-settings": _topic_settings,
+        "topic-settings-without-effect": _idle_topic_settings,
+        "group-settings": _group_settings,
+        "broker-settings": _broker_settings,
+        "own-settings": _own_settings,
+        "other-defaults": _other_defaults,
+        "broker-settings-without-effect": _idle_broker_settings,
+    },
 }
 
 
@@ -361,12 +359,9 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--check"]):
         print("usage: python docs/generate.py [--check]", file=sys.stderr)
         return 2
-    pages = {
-        PAGE: generate(PAGE, PARTS),
-        CLIENT_PAGE: generate(CLIENT_PAGE, CLIENT_PARTS),
-        MODULES_PAGE: generate(MODULES_PAGE, MODULES_PARTS),
-        CLI_PAGE: cli_page(),
-    }
+    docs = Path(__file__).parent
+    pages = {docs / name: generate(docs / name, parts) for name, parts in PARTS.items()}
+    pages[CLI_PAGE] = cli_page()
     outdated = [
         page for page, text in pages.items() if not page.exists() or page.read_text() != text
     ]
