@@ -16,6 +16,7 @@ from headrace.wire.apis import (
     CONSUMER_GROUP_DESCRIBE,
     CONSUMER_GROUP_HEARTBEAT,
     CREATE_TOPICS,
+    DELETE_RECORDS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
@@ -23,6 +24,7 @@ from headrace.wire.apis import (
     FETCH,
     FIND_COORDINATOR,
     HEARTBEAT,
+    LIST_OFFSETS,
     METADATA,
 )
 from headrace.wire.codec import Message
@@ -43,11 +45,14 @@ def connection(bootstrap: str) -> Iterator[RawConnection]:
 def create_topic(connection: RawConnection, topic: str, **configs: str) -> None:
     """Apache Kafka responds before all requests can use the topic."""
     connection.create_topic(topic, 1, **configs)
-    wanted = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-    eventually(
-        "a topic with a leader",
-        lambda: connection.ask(METADATA, 4, wanted)["topics"][0]["error_code"] == 0,
-    )
+    partition = {"partition_index": 0, "timestamp": -1}
+    body = {"replica_id": -1, "topics": [{"name": topic, "partitions": [partition]}]}
+
+    def has_leader() -> bool:
+        (found,) = connection.ask(LIST_OFFSETS, 1, body)["topics"]
+        return bool(found["partitions"][0]["error_code"] == 0)
+
+    eventually("a topic with a leader", has_leader)
 
 
 def wait_for_coordinator(connection: RawConnection, group: str) -> None:
@@ -206,3 +211,46 @@ def test_a_reassignment_returns_whether_the_replication_factor_can_change(
     reply = connection.ask(ALTER_PARTITION_REASSIGNMENTS, 1, body)
     assert reply["error_code"] == 0
     assert reply["allow_replication_factor_change"] is is_allowed
+
+
+def delete_first_record(connection: RawConnection, topic: str) -> None:
+    assert connection.produce(topic, one_batch(b"1", b"2"))["error_code"] == 0
+    partition = {"partition_index": 0, "offset": 1}
+    body = {"topics": [{"name": topic, "partitions": [partition]}], "timeout_ms": 30_000}
+    (found,) = connection.ask(DELETE_RECORDS, 2, body)["topics"]
+    assert found["partitions"][0]["low_watermark"] == 1
+
+
+def test_a_rejected_batch_returns_the_log_start_offset(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(
+        connection,
+        new_topic,
+        message_timestamp_before_max_ms=str(HOUR_MS),
+        max_message_bytes="1000",
+    )
+    delete_first_record(connection, new_topic)
+    sequenced = {"producer_id": 4711, "producer_epoch": 0}
+    first = one_batch(base_sequence=0, **sequenced)
+    assert connection.produce(new_topic, first)["error_code"] == 0
+    batches = {
+        ErrorCode.INVALID_TIMESTAMP: one_batch(timestamp=1),
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: one_batch(base_sequence=5, **sequenced),
+    }
+    for code, batch in batches.items():
+        found = connection.produce(new_topic, batch)
+        assert (found["error_code"], found["log_start_offset"]) == (code, 1)
+    found = connection.produce(new_topic, one_batch(bytes(1000)))
+    assert found["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
+    assert found["log_start_offset"] == -1
+
+
+def test_a_duplicate_batch_returns_the_append_time_of_the_first(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic, message_timestamp_type="LogAppendTime")
+    batch = one_batch(producer_id=4711, producer_epoch=0, base_sequence=0)
+    first, again = (connection.produce(new_topic, batch) for _ in range(2))
+    assert first["log_append_time_ms"] > 0
+    assert again == first

@@ -12,7 +12,9 @@
 - Versions: 0 to 13. 0 to 2 are advertised and rejected (KAFKA-18659). Since 13, topic ids.
 
 Gaps: transactions are not supported; a transactional producer gets a fatal error. With acks=all,
-the maximum of timeout_ms is 900000, and larger values are reduced to it; Kafka has no limit.
+the maximum of timeout_ms is 900000, and larger values are reduced to it; Kafka has no limit. For a
+duplicate batch with CreateTime, log_append_time_ms is -1, as for the first batch; Kafka returns the
+maximum timestamp of the batch, which clients then return for each record.
 """
 
 import logging
@@ -45,6 +47,15 @@ _VERDICTS: Final = frozenset(
     }
 )
 """What a log says of a producer's sequence."""
+_WITHOUT_START_OFFSET: Final = frozenset(
+    {
+        int(ErrorCode.CORRUPT_MESSAGE),
+        int(ErrorCode.KAFKA_STORAGE_ERROR),
+        int(ErrorCode.MESSAGE_TOO_LARGE),
+        int(ErrorCode.RECORD_LIST_TOO_LARGE),
+    }
+)
+"""Like Kafka, these errors do not return the log start offset."""
 
 
 @final
@@ -99,6 +110,7 @@ class ProduceHandler:
                     exchange.refuse(part, rejection)
                     if rejection == ErrorCode.NOT_ENOUGH_REPLICAS:
                         part.message = partition.shortage()
+                        part.log_start_offset = partition.log.log_start_offset
                     continue
             batch = self._read(partition, part, exchange.data)
             if batch is None:
@@ -116,7 +128,7 @@ class ProduceHandler:
                     # It unfolds to more than the loop has time for: a thread finds out how much.
                     self._stage_later(exchange, partition, part, batch)
                     return False
-                _refuse(part, error)
+                _refuse(part, error, partition)
                 continue
             self._stage(exchange, partition, part, batch)
         return True
@@ -153,7 +165,7 @@ class ProduceHandler:
                 raise ApiError(ErrorCode.INVALID_TXN_STATE, "No transaction is open.")
             return batch
         except ApiError as error:
-            _refuse(part, error)
+            _refuse(part, error, partition)
             return None
 
     def _stage(
@@ -177,7 +189,7 @@ class ProduceHandler:
                 return
             if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
                 exchange.refuse(part, error.code)
-            _refuse(part, error)
+            _refuse(part, error, partition)
             return
         part.base_offset = base_offset
         part.end_offset = base_offset + batch.last_offset_delta + 1
@@ -209,7 +221,7 @@ class ProduceHandler:
                 return admit(batch, rules, now_ms, rules.decompressed_bytes_max)
             except ApiError as error:
                 # Not raised: whoever keeps its traceback would keep all that was unfolded.
-                _refuse(part, error)
+                _refuse(part, error, partition)
                 return None
 
         def done(admitted: object, error: BaseException | None) -> None:
@@ -227,9 +239,11 @@ class ProduceHandler:
         self.worker.submit(job, done)
 
 
-def _refuse(part: ProducePartition, error: ApiError) -> None:
+def _refuse(part: ProducePartition, error: ApiError, partition: Partition) -> None:
     part.error = error.code
     part.message = error.message
+    if error.code not in _WITHOUT_START_OFFSET:
+        part.log_start_offset = partition.log.log_start_offset
     if isinstance(error, RecordError):
         part.bad_records = error.record_indexes
 
