@@ -21,11 +21,15 @@ from headrace.wire.apis import (
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_USER_SCRAM_CREDENTIALS,
+    ELECT_LEADERS,
     FETCH,
     FIND_COORDINATOR,
     HEARTBEAT,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    PRODUCE,
 )
 from headrace.wire.codec import Message
 from tests.broker.raw import FETCH_VERSION, RawConnection, eventually, framed, one_batch
@@ -254,3 +258,43 @@ def test_a_duplicate_batch_returns_the_append_time_of_the_first(
     first, again = (connection.produce(new_topic, batch) for _ in range(2))
     assert first["log_append_time_ms"] > 0
     assert again == first
+
+
+def test_a_topic_without_partitions_has_no_result(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic)
+    wait_for_coordinator(connection, new_topic)
+    empty: Message = {"name": new_topic, "partitions": (), "partition_data": ()}
+    produce = {"transactional_id": None, "acks": 1, "timeout_ms": 1000, "topic_data": [empty]}
+    assert connection.ask(PRODUCE, 9, produce)["responses"] == []
+    offsets = {"replica_id": -1, "isolation_level": 0, "topics": [empty]}
+    assert connection.ask(LIST_OFFSETS, 6, offsets)["topics"] == []
+    records = {"topics": [empty], "timeout_ms": 1000}
+    assert connection.ask(DELETE_RECORDS, 2, records)["topics"] == []
+    commit: Message = {
+        "group_id": new_topic,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [empty],
+    }
+    assert connection.ask(OFFSET_COMMIT, 8, commit)["topics"] == []
+    full = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    commit["topics"] = [{"name": new_topic, "partitions": [full]}]
+    (found,) = connection.ask(OFFSET_COMMIT, 8, commit)["topics"]
+    assert found["partitions"][0]["error_code"] == 0
+    deletion = {"group_id": new_topic, "topics": [empty]}
+    assert connection.ask(OFFSET_DELETE, 0, deletion)["topics"] == []
+
+
+def test_an_election_of_all_partitions_returns_every_topic(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic)
+    body = {"election_type": 0, "topic_partitions": None, "timeout_ms": 30_000}
+    reply = connection.ask(ELECT_LEADERS, 2, body)
+    results = {
+        each["topic"]: each["partition_result"] for each in reply["replica_election_results"]
+    }
+    assert results[new_topic] == []

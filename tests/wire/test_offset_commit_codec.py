@@ -64,7 +64,9 @@ def as_message(request: CommitRequest) -> Message:
 
 
 def completed(message: Message) -> Message:
-    """With what a version does not say as it is taken then; no metadata is empty metadata."""
+    """Without empty topics and null metadata, and with the defaults of missing fields."""
+    topics = [topic for topic in message["topics"] if topic["partitions"]]
+    message = {**message, "topics": topics}
     for topic in message["topics"]:
         for part in topic["partitions"]:
             part.setdefault("committed_leader_epoch", -1)

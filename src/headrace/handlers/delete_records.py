@@ -47,7 +47,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
                 entries.append({"partition_index": index, "low_watermark": low_watermark})
             except ApiError as error:
                 entries.append(_failed(index, error))
-        topics.append({"name": topic["name"], "partitions": entries})
+        if entries:
+            topics.append({"name": topic["name"], "partitions": entries})
     return {"topics": topics}
 
 

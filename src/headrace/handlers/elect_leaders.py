@@ -1,6 +1,7 @@
 """ElectLeaders, versions 0 to 2: elect preferred replicas, or any replica (unclean).
 
-- Null requests all partitions. The response then omits those that need no election.
+- Null requests all partitions. The response then contains every topic, without the
+  partitions that need no election.
 - An unclean election of a partition without a leader chooses the live replica with the greatest
   last leader epoch and log end offset.
 - Any broker accepts the request and forwards it to the controller.
@@ -8,7 +9,7 @@
 - Versions: 0 to 2. 0 elects preferred replicas only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
@@ -27,7 +28,9 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     outcomes = await deadline.wait_for(
         broker.controller.elect_leaders(_requested(request), is_unclean=kind == _UNCLEAN)
     )
-    return {"replica_election_results": _by_topic(outcomes)}
+    # Like Kafka, the response to a request for all partitions contains every topic.
+    topics = broker.image.topics if request["topic_partitions"] is None else ()
+    return {"replica_election_results": _by_topic(outcomes, topics)}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
@@ -46,8 +49,10 @@ def _requested(request: Message) -> list[TopicPartition] | None:
     return list(dict.fromkeys(requested))
 
 
-def _by_topic(outcomes: Mapping[TopicPartition, ApiError | None]) -> list[Message]:
-    topics: dict[str, list[Message]] = {}
+def _by_topic(
+    outcomes: Mapping[TopicPartition, ApiError | None], names: Iterable[str] = ()
+) -> list[Message]:
+    topics: dict[str, list[Message]] = {name: [] for name in names}
     for partition, error in outcomes.items():
         entry: Message = {"partition_id": partition.partition}
         if error is not None:

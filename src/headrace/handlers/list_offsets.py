@@ -85,7 +85,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
                 entries.append({"partition_index": index, **found})
             except ApiError as error:
                 entries.append({"partition_index": index, "error_code": error.code})
-        topics.append({"name": topic["name"], "partitions": entries})
+        if entries:
+            topics.append({"name": topic["name"], "partitions": entries})
     return {"topics": topics}
 
 

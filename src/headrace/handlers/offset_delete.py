@@ -65,5 +65,6 @@ def _message(request: Message, errors: dict[tuple[str, int], ErrorCode]) -> Mess
                 ],
             }
             for topic in request["topics"]
+            if topic["partitions"]
         ]
     }

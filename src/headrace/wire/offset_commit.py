@@ -91,7 +91,9 @@ def read_offset_commit(data: bytes, at: i64, end: i64, version: i64) -> CommitRe
     request = CommitRequest(group_id, member_id, instance_id, generation, version, retention_ms)
     left: i64 = _count(cursor, flexible)
     while left > 0:
-        request.topics.append(_read_topic(cursor, version, flexible))
+        topic = _read_topic(cursor, version, flexible)
+        if topic.partitions:
+            request.topics.append(topic)
         left -= 1
     if flexible:
         cursor.skip_tags()

@@ -81,8 +81,9 @@ def read_produce(data: bytes, at: i64, end: i64, version: i64) -> ProduceRequest
     topics: i64 = cursor.count(flexible, 3)
     while topics > 0:
         topic = _read_topic(cursor, version, flexible)
-        request.topics.append(topic)
-        request.partitions.extend(topic.partitions)
+        if topic.partitions:
+            request.topics.append(topic)
+            request.partitions.extend(topic.partitions)
         topics -= 1
     if flexible:
         cursor.skip_tags()
