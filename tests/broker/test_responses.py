@@ -6,6 +6,7 @@ The tests can also run against Apache Kafka, with HEADRACE_TEST_BOOTSTRAP (see C
 import struct
 import time
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
@@ -20,6 +21,7 @@ from headrace.wire.apis import (
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
+    DESCRIBE_TOPIC_PARTITIONS,
     DESCRIBE_USER_SCRAM_CREDENTIALS,
     ELECT_LEADERS,
     FETCH,
@@ -298,3 +300,20 @@ def test_an_election_of_all_partitions_returns_every_topic(
         each["topic"]: each["partition_result"] for each in reply["replica_election_results"]
     }
     assert results[new_topic] == []
+
+
+def test_operations_of_unknown_topics_are_returned_by_name_only(
+    connection: RawConnection, new_topic: str
+) -> None:
+    body = {
+        "topics": [{"name": None, "topic_id": uuid4()}],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": True,
+    }
+    (topic,) = connection.ask(METADATA, 12, body)["topics"]
+    assert topic["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+    assert topic["topic_authorized_operations"] == -(2**31)
+    page = {"topics": [{"name": new_topic}], "response_partition_limit": 10, "cursor": None}
+    (described,) = connection.ask(DESCRIBE_TOPIC_PARTITIONS, 0, page)["topics"]
+    assert described["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert described["topic_authorized_operations"] > 0

@@ -96,6 +96,11 @@ def _describe(
     broker: BrokerContext, context: RequestContext, name: str, start: int, count_max: int
 ) -> tuple[Message, int]:
     """The entry of a topic, and the index of the first partition of the next page."""
+    operations = {
+        "topic_authorized_operations": allowed_operations(
+            broker, context, topic_resource(name), TOPIC_OPERATIONS
+        )
+    }
     try:
         if name not in broker.image.topics:
             check_topic_name(name)
@@ -103,7 +108,7 @@ def _describe(
     except ApiError as error:
         is_internal = name in INTERNAL_TOPICS
         entry = {"error_code": error.code, "name": name, "is_internal": is_internal}
-        return {**entry, "partitions": []}, 0
+        return {**entry, "partitions": [], **operations}, 0
     states = topic.partitions[start : start + count_max]
     partitions = [
         {
@@ -117,9 +122,7 @@ def _describe(
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": partitions,
-        "topic_authorized_operations": allowed_operations(
-            broker, context, topic_resource(name), TOPIC_OPERATIONS
-        ),
+        **operations,
     }, start + len(states)
 
 

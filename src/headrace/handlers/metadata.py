@@ -218,9 +218,10 @@ def _reply(
         brokers = {node: info for node, info in brokers.items() if node != broker.node_id}
     if request.get("include_topic_authorized_operations"):
         for entry in entries:
-            if entry.get("error_code") != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            is_denied = entry.get("error_code") == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if entry["name"] is not None and not is_denied:
                 entry["topic_authorized_operations"] = allowed_operations(
-                    broker, context, topic_resource(entry["name"] or ""), TOPIC_OPERATIONS
+                    broker, context, topic_resource(entry["name"]), TOPIC_OPERATIONS
                 )
     listed = brokers_on(brokers, context.listener)
     return {
