@@ -317,3 +317,38 @@ def test_operations_of_unknown_topics_are_returned_by_name_only(
     (described,) = connection.ask(DESCRIBE_TOPIC_PARTITIONS, 0, page)["topics"]
     assert described["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert described["topic_authorized_operations"] > 0
+
+
+@pytest.mark.parametrize("version", [2, 8, 9])
+def test_members_of_the_consumer_protocol_commit_since_version_9(
+    connection: RawConnection, new_topic: str, version: int
+) -> None:
+    create_topic(connection, new_topic)
+    wait_for_coordinator(connection, new_topic)
+    member: Message = {
+        "group_id": new_topic,
+        "member_id": "",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 30_000,
+        "subscribed_topic_names": [new_topic],
+        "topic_partitions": (),
+    }
+    joined = connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, member)
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    commit = {
+        "group_id": new_topic,
+        "generation_id_or_member_epoch": joined["member_epoch"],
+        "member_id": joined["member_id"],
+        "group_instance_id": None,
+        "topics": [{"name": new_topic, "partitions": [partition]}],
+    }
+    (found,) = connection.ask(OFFSET_COMMIT, version, commit)["topics"]
+    expected = ErrorCode.NONE if version >= 9 else ErrorCode.UNSUPPORTED_VERSION
+    assert found["partitions"][0]["error_code"] == expected
+
+
+def test_a_consumer_group_must_have_a_name(connection: RawConnection) -> None:
+    wait_for_coordinator(connection, "nobody")
+    body = {"group_ids": [""], "include_authorized_operations": False}
+    (group,) = connection.ask(CONSUMER_GROUP_DESCRIBE, 1, body)["groups"]
+    assert group["error_code"] == ErrorCode.INVALID_GROUP_ID

@@ -46,7 +46,7 @@ CONSUMER_TYPE = "consumer"
 DEAD = "Dead"
 """The state that tools print for a group that does not exist."""
 
-_GROUP_ID_NOT_FOUND_SINCE = 9
+_MEMBER_EPOCHS_SINCE = 9
 
 
 class ListedGroup(NamedTuple):
@@ -281,12 +281,25 @@ class Shard:
         """Reject commits of other clients if the group has members."""
         group = self.groups.get(request.group_id)
         if group is not None:
+            if request.version < _MEMBER_EPOCHS_SINCE and self._uses_epochs(
+                group, request.member_id
+            ):
+                raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
             group.check_commit(request.member_id, request.instance_id, request.generation, now)
         elif request.generation >= 0:
-            is_known_code = request.version >= _GROUP_ID_NOT_FOUND_SINCE
+            is_known_code = request.version >= _MEMBER_EPOCHS_SINCE
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND if is_known_code else ErrorCode.ILLEGAL_GENERATION
             )
+
+    @staticmethod
+    def _uses_epochs(group: ClassicGroup | ConsumerGroup, member_id: str) -> bool:
+        """Whether it is a member that uses the consumer protocol."""
+        return (
+            isinstance(group, ConsumerGroup)
+            and member_id in group.members
+            and not group.uses_classic(member_id)
+        )
 
     def decide_group_deletion(self, group_id: str) -> list[GroupRecord]:
         group = self.groups.get(group_id)

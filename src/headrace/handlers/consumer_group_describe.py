@@ -11,7 +11,12 @@ from headrace.group.views import ConsumerGroupView, ConsumerMemberView
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import cannot_describe
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.group_requests import describe_each, not_found, refuse_each
+from headrace.requests.group_requests import (
+    check_not_empty,
+    describe_each,
+    not_found,
+    refuse_each,
+)
 from headrace.requests.replies import now_or_later
 from headrace.wire.codec import Message
 
@@ -21,6 +26,7 @@ _CONSUMER_MEMBER = 1
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     async def describe(group_id: str) -> Message:
+        check_not_empty(group_id)
         view = await now_or_later(broker.groups().describe_consumer(group_id))
         if view is None:
             raise not_found(broker, group_id, "consumer")

@@ -8,7 +8,7 @@
   generates it (KIP-1082) and can subscribe by a regular expression.
 
 Gaps: a member of a deleted group gets UNKNOWN_MEMBER_ID and joins again; Kafka returns
-GROUP_ID_NOT_FOUND, which stops clients.
+GROUP_ID_NOT_FOUND, which stops clients. The first epoch of a group is 1; in Kafka 4.3 it is 2.
 """
 
 from collections.abc import Awaitable
