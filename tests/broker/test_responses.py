@@ -13,6 +13,7 @@ import pytest
 from headrace.model.errors import ErrorCode
 from headrace.record.build import NewRecord, build_batch
 from headrace.wire.apis import (
+    ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
     CONSUMER_GROUP_DESCRIBE,
     CONSUMER_GROUP_HEARTBEAT,
@@ -27,6 +28,7 @@ from headrace.wire.apis import (
     FETCH,
     FIND_COORDINATOR,
     HEARTBEAT,
+    INCREMENTAL_ALTER_CONFIGS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
@@ -352,3 +354,21 @@ def test_a_consumer_group_must_have_a_name(connection: RawConnection) -> None:
     body = {"group_ids": [""], "include_authorized_operations": False}
     (group,) = connection.ask(CONSUMER_GROUP_DESCRIBE, 1, body)["groups"]
     assert group["error_code"] == ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_setting_cannot_be_null(connection: RawConnection, new_topic: str) -> None:
+    create_topic(connection, new_topic)
+    configs = [{"name": "retention.ms", "value": None}]
+    resource = {"resource_type": TOPIC, "resource_name": new_topic, "configs": configs}
+    reply = connection.ask(ALTER_CONFIGS, 2, {"resources": [resource], "validate_only": False})
+    assert reply["responses"][0]["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("api_key", [ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS])
+def test_settings_of_a_topic_without_a_name_cannot_change(
+    connection: RawConnection, api_key: int
+) -> None:
+    configs = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
+    resource = {"resource_type": TOPIC, "resource_name": "", "configs": configs}
+    reply = connection.ask(api_key, 1, {"resources": [resource], "validate_only": False})
+    assert reply["responses"][0]["error_code"] == ErrorCode.INVALID_REQUEST

@@ -8,8 +8,8 @@
 - Requires: AlterConfigs on the cluster.
 - Versions: 0 and 1.
 
-Gaps: a host name as IP address is rejected; Kafka resolves it. Rejects NaN and infinity, which
-Kafka accepts for some kinds, and names of more than 255 bytes.
+Gaps: a host name as IP address is rejected; Kafka resolves it. Rejects NaN, infinity and 2^63,
+which Kafka accepts for some kinds, and names of more than 255 bytes.
 """
 
 from collections.abc import Mapping

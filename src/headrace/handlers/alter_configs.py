@@ -18,6 +18,8 @@ from headrace.config.changes import (
     check_topic_config,
     collect,
 )
+from headrace.config.setting import shown
+from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.config_resources import Edits, alter_each, refuse_altering
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
@@ -30,6 +32,11 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
 
 
 def _replace(config: BrokerConfig, configs: list[Message]) -> Edits:
+    for each in configs:
+        if each["value"] is None:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"{shown(each['name'])} cannot be set to null."
+            )
     settings = collect((each["name"], each["value"]) for each in configs)
 
     def of_topic(_: Mapping[str, str]) -> Mapping[str, str]:

@@ -7,6 +7,8 @@
 - Any broker accepts the request and forwards it to the controller.
 - Requires: Alter on the cluster.
 - Versions: 0.
+
+Gaps: an empty salt is rejected; Kafka accepts it.
 """
 
 from collections.abc import Mapping

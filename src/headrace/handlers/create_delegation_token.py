@@ -6,6 +6,9 @@
 - Any broker accepts the request and forwards it to the controller.
 - Requires: nothing for the client's own user; for another user, CreateTokens on that user.
 - Versions: 1 to 3. Since 3, the owner can be another user.
+
+Gaps: a response with an error has no principals and times of 0; Kafka's can have the principals of
+the request and times of -1.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

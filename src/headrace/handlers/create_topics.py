@@ -8,6 +8,8 @@
 - Requires: Create on the cluster or the topic; for settings in the response, DescribeConfigs on the
   topic.
 - Versions: 2 to 7. Since 5, the response contains the settings of the topic, since 7 its id.
+
+Gaps: with validate_only, the topic id is zero; Kafka returns a random id of no topic.
 """
 
 from headrace.config.changes import check_topic_config, collect
@@ -102,7 +104,7 @@ def _assignment(topic: Message) -> dict[int, list[int]] | None:
 def _created(
     broker: BrokerContext, context: RequestContext, topic: TopicState, is_validate_only: bool
 ) -> Message:
-    # A topic that was only validated has no id.
+    # A topic that was only validated has no id. Kafka returns a random one.
     created = {"name": topic.name, "topic_id": None if is_validate_only else topic.topic_id}
     if not is_allowed(broker, context, Operation.DESCRIBE_CONFIGS, topic_resource(topic.name)):
         denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -156,6 +156,8 @@ async def _alter(
     resource_type, name = resource_key(resource)
     controller = broker.controller
     if resource_type == TOPIC:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "The topic name must not be empty.")
         check_topic(broker, name)
         await controller.alter_topic_configs(name, edits.of_topic, validate_only=is_validate_only)
     elif resource_type == BROKER:
