@@ -85,7 +85,9 @@ def message_of(captured: Captured, frame: bytes) -> Message:
 
 
 def lasting(value: Any) -> Any:
-    """A message without what is different each time."""
+    """A message without what is different each time. An absent text can be null or empty."""
+    if value == "":
+        return None
     if isinstance(value, dict):
         return {k: lasting(v) for k, v in value.items() if k not in PASSING}
     return [lasting(each) for each in value] if isinstance(value, list) else value
