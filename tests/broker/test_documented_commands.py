@@ -65,7 +65,7 @@ def test_users_of_the_security_page(tmp_path: Path) -> None:
     )
     assert "secret-1" in login
     (tmp_path / "admin.properties").write_text(login)
-    commands = block(text, "headrace users create bob").splitlines()
+    commands = block(text, "headrace users create bob --config").splitlines()
     assert len(commands) >= 4
     with RunningBroker.start(tmp_path / "headrace-data", settings=settings) as broker:
         shown = [run(line, tmp_path, broker.address, "secret-2\n") for line in commands]
@@ -94,7 +94,8 @@ def test_acls_of_the_security_page(tmp_path: Path) -> None:
     settings = dict(line.split("=", 1) for line in block(text, "authorizer.class").splitlines())
     # This test does not log in.
     settings["super.users"] = "User:ANONYMOUS"
-    commands = block(text, "headrace acls add").replace(" --config admin.properties", "")
+    commands = block(text, "headrace acls add --user bob --producer --topic orders --config")
+    commands = commands.replace(" --config admin.properties", "")
     with RunningBroker.start(tmp_path / "data", settings=settings) as broker:
         for line in commands.splitlines():
             if "--zookeeper" not in line:
