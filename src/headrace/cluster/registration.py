@@ -174,7 +174,7 @@ class Registration:
             refreshes, self._refreshes = self._refreshes, []
             try:
                 await self._read(due)
-            except Exception as error:  # noqa: BLE001 - whoever does not follow must try again
+            except Exception as error:  # noqa: BLE001 - this broker must follow the store again
                 self._due = {**due, **self._due}
                 self._refreshes = refreshes + self._refreshes
                 if self._store.state is SessionState.CONNECTED:

@@ -1,7 +1,7 @@
 """Serves requests of brokers: ISR changes, controlled shutdown, producer ids, failed disks.
 
 Owns the path from a request to a decision, and back to a response. The controller serves requests
-that arrive over a link, and requests of its own broker.
+that arrive over a link, and requests of the broker that it runs on.
 
 1. A request is rejected unless it is from the registered incarnation of its broker (B6).
 2. A rejected AlterPartition is final: no copy of the request can succeed later (B5).

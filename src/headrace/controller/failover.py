@@ -5,7 +5,7 @@ Owns the failed logs that brokers reported, and the times of leadership hand-ove
 a new controller finds all other state in the image.
 
 1. A run checks all partitions, or only those of new and changed topics, so that the cost of a
-   change does not depend on the number of partitions. The next run checks what changes meanwhile.
+   change does not depend on the number of partitions. The next run checks later changes.
 """
 
 import asyncio

@@ -472,7 +472,7 @@ class Controller:
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False
     ) -> Outcomes:
-        """Elect preferred replicas, or uncleanly any replica if there is no leader.
+        """Elect preferred replicas, or uncleanly any replica if a partition has no leader.
 
         None: of all partitions.
         """

@@ -167,7 +167,7 @@ class StateWriter:
                     break
             else:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
-        except Exception as error:  # noqa: BLE001 - each of its askers is told
+        except Exception as error:  # noqa: BLE001 - each caller gets the error
             for edit in edits:
                 if not edit.response.done():
                     edit.response.set_exception(error)

@@ -3,7 +3,7 @@
 Brokers can run: those that have the credentials lose nothing by it. Nodes that appear during the
 walk have the ACL that their creator gave them.
 
-1. A node gets its ACL before its children do, so that strangers cannot add children meanwhile.
+1. A node gets its ACL before its children do, so that strangers cannot add children before.
 2. ZooKeeper's own nodes, below /zookeeper, are not changed.
 """
 

@@ -4,7 +4,7 @@
 - An offset inside a batch returns the complete batch; clients skip the first records.
 - The first batch is returned complete, whatever the limits are (KIP-74).
 - A long poll counts only records that its reader can see.
-- With a quota, a response has fewer batches, but is never empty for that reason.
+- With a quota, a response has fewer batches. Only the first one of a connection can be empty.
 - Requires: Read on the topic.
 - Versions: 4 to 18. Since 7, sessions (KIP-227). Since 11, a consumer that sends its rack can be
   directed to a replica there (KIP-392). Since 12, the response reports divergence (KIP-595). Since
@@ -189,7 +189,7 @@ class FetchHandler:
         exchange.timer = self.call_later(int(wait_ms) / 1000, self.expire, exchange)
 
     def retry_woken(self) -> None:
-        """After a flush: answer the long polls that now have enough."""
+        """After a flush: respond to the long polls that have enough bytes."""
         woken = self.woken
         if not woken:
             return
@@ -198,7 +198,7 @@ class FetchHandler:
             pause_ms: i64 = len(exchange.requested) // PARTITIONS_PER_PAUSE_MS
             pause_ms -= self.appends.now_ms - exchange.tried_ms
             if pause_ms > 0:
-                # A wide fetch that wants much must not be looked through at every write.
+                # A fetch of many partitions with a large min_bytes is not checked at every write.
                 self.call_later(int(pause_ms) / 1000, self._retry_late, exchange)
                 continue
             self._retry(exchange)
@@ -214,15 +214,15 @@ class FetchHandler:
         self.appends.send_responses()
 
     def expire(self, exchange: FetchExchange) -> None:
-        """The wait is over, or the partition is gone: answer with what there is."""
+        """The wait has ended, or the partition is deleted: respond with the available records."""
         if exchange in self.waiting:
             self._respond_or_wait(exchange, True)
             self.appends.send_responses()
 
     def abandon(self, peer: Peer) -> None:
-        """The peer has left: its long poll must not hold up what it said behind that.
+        """The peer has disconnected: its long poll must not delay its later requests.
 
-        There is no answer: it would come back as a reset, and that would end everything.
+        No response is sent: the peer would reset the connection, which would end these requests.
         """
         for exchange in peer.exchanges:
             if isinstance(exchange, FetchExchange) and exchange in self.waiting:
@@ -230,7 +230,7 @@ class FetchHandler:
                 exchange.respond([])
 
     def forget(self, peer: Peer) -> None:
-        """The peer has gone: its long poll waits for nobody."""
+        """The connection is closed: remove its long poll."""
         for exchange in peer.exchanges:
             if isinstance(exchange, FetchExchange):
                 self._stop_waiting(exchange)
@@ -248,7 +248,7 @@ class FetchHandler:
             exchange.timer = None
 
     def _try_to_respond(self, exchange: FetchExchange, must_respond: bool) -> bool:
-        """Answer if there is enough, if something is wrong, or if it must be."""
+        """Respond if enough bytes are available, after an error, or if the wait has ended."""
         request = exchange.request
         results: list[FetchResult] = []
         copied_left: i64 = COPIED_TOTAL_BYTES_MAX
@@ -380,7 +380,7 @@ class FetchHandler:
             return
         bound: i64 = result.last_stable_offset if request.read_committed else result.high_watermark
         if part.fetch_offset > log.written_end_offset:
-            # What a former leader had shown may not be known as committed yet: no error.
+            # A former leader can have returned records that are not committed here yet: no error.
             raise self._beyond()
         choose = self.choose
         is_for_choice = request.rack and partition.is_leader
@@ -412,7 +412,7 @@ class FetchHandler:
     def _follows(self, partition: Partition, request: FetchRequest) -> bool:
         """Whether a consumer may read from this follower: while it is in sync, as far as it knows.
 
-        Whoever is refused asks the leader again.
+        A rejected consumer sends its request to the leader.
         """
         if self.choose is None or not request.rack or partition.leader_id < 0:
             return False
@@ -422,9 +422,9 @@ class FetchHandler:
         return is_member and not self.appends.may_be_stale()
 
     def _beyond(self) -> ApiError:
-        """For a reader of what is not there, unless a newer leader may have shown it.
+        """The error for an offset outside of the log, unless a former leader can have returned it.
 
-        Whoever is told that it is out of range starts anew somewhere else.
+        A client with OFFSET_OUT_OF_RANGE resets its position.
         """
         is_stale = self.appends.may_be_stale()
         return ApiError(
@@ -443,7 +443,7 @@ class FetchHandler:
 
 
 def _aborted(log: Log, offset: i64, bound: i64) -> list[tuple[int, int]]:
-    """What to skip in an answer from `offset` on, which lies within one segment."""
+    """The aborted transactions in a response from `offset` on, which is within one segment."""
     following = bisect_right(log.segments.base_offsets, offset)
     end: i64 = bound
     if following < len(log.segments.base_offsets) and log.segments.base_offsets[following] < bound:

@@ -25,7 +25,11 @@ from mypy_extensions import i64
 from headrace.model.errors import ApiError, ErrorCode, RecordError
 from headrace.record.batch import Batch, read_batch
 from headrace.replication.append_queue import ACKS_ALL, AppendQueue
-from headrace.replication.append_rules import RECOMPRESSED_ON_LOOP_BYTES_MAX, admit, is_packed_anew
+from headrace.replication.append_rules import (
+    RECOMPRESSED_ON_LOOP_BYTES_MAX,
+    admit,
+    needs_recompression,
+)
 from headrace.replication.partition import Partition
 from headrace.replication.produce_exchange import ProduceExchange
 from headrace.requests.topic_permissions import WRITE, TopicPermissions
@@ -96,7 +100,7 @@ class ProduceHandler:
         self.appends.produced.append(exchange)
 
     def _stage_partitions(self, exchange: ProduceExchange) -> bool:
-        """Stage part after part; False where one has left the loop, to go on when it is back."""
+        """Stage one batch after another; false if a thread checks one first."""
         partitions = exchange.request.partitions
         while exchange.next < len(partitions):
             part = partitions[exchange.next]
@@ -116,7 +120,7 @@ class ProduceHandler:
             if batch is None:
                 continue
             rules = partition.rules
-            if part.end - part.start > RECOMPRESSED_ON_LOOP_BYTES_MAX and is_packed_anew(
+            if part.end - part.start > RECOMPRESSED_ON_LOOP_BYTES_MAX and needs_recompression(
                 batch, rules
             ):
                 self._stage_later(exchange, partition, part, batch)
@@ -125,7 +129,7 @@ class ProduceHandler:
                 batch = admit(batch, rules, self.appends.now_ms, rules.on_loop_bytes_max)
             except ApiError as error:
                 if error.code == ErrorCode.MESSAGE_TOO_LARGE:
-                    # It unfolds to more than the loop has time for: a thread finds out how much.
+                    # Its decompression takes too long for the loop: a thread checks the batch.
                     self._stage_later(exchange, partition, part, batch)
                     return False
                 _refuse(part, error, partition)
@@ -184,7 +188,7 @@ class ProduceHandler:
             base_offset: i64 = partition.stage(batch, self.appends.now_ms)
         except ApiError as error:
             if error.code in _VERDICTS and self.appends.may_be_stale():
-                # The producer may have written to a newer leader, and such a verdict would end it.
+                # The producer can have written to a newer leader, so this error could be wrong.
                 exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 return
             if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
@@ -206,7 +210,7 @@ class ProduceHandler:
     def _stage_later(
         self, exchange: ProduceExchange, partition: Partition, part: ProducePartition, batch: Batch
     ) -> None:
-        """Check one large batch on a thread, stage it, and go on with the parts after it."""
+        """Check one large batch on a thread, stage it, and continue with the next ones."""
         peer = exchange.peer
         peer.muted = True
         rules = partition.rules
@@ -215,12 +219,12 @@ class ProduceHandler:
 
         def job() -> object:
             if is_answered and peer.closed:
-                # It will send this again, or has given up: there is other work to do.
+                # The client has disconnected. It repeats the request, or does not need it.
                 return None
             try:
                 return admit(batch, rules, now_ms, rules.decompressed_bytes_max)
             except ApiError as error:
-                # Not raised: whoever keeps its traceback would keep all that was unfolded.
+                # Not raised: its traceback would keep the decompressed records in memory.
                 _refuse(part, error, partition)
                 return None
 

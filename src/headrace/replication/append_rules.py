@@ -75,7 +75,7 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64
     return batch
 
 
-def is_packed_anew(batch: Batch, rules: AppendRules) -> bool:
+def needs_recompression(batch: Batch, rules: AppendRules) -> bool:
     """Whether the batch must be decompressed, or compressed again, to be admitted."""
     return batch.codec() != 0 or (rules.codec != PRODUCER_CODEC and rules.codec != 0)
 

@@ -1,7 +1,7 @@
 """Tests whether part of a file is in the page cache, and reads it into the cache.
 
-The kernel reads nothing of a log ahead by itself (see `log.file`): a reader of old data has the
-disk read on for it, a few megabytes before what is being sent, by a thread.
+The kernel does not read logs ahead (see `log.file`). For a reader of old data, a thread reads a few
+megabytes ahead of the position that is being sent.
 """
 
 import os
@@ -15,7 +15,7 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_cached(fd: int, position: int, size: int) -> bool:
-    """Look at a byte in each stretch: what lies between was read or written with them."""
+    """Check one byte per stretch: the bytes in between were read or written together with it."""
     if not _NOWAIT:
         return True
     try:
@@ -25,28 +25,28 @@ def is_cached(fd: int, position: int, size: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # Not every file system can say; sendfile will wait.
+        return True  # Some file systems cannot report this; then sendfile waits.
     return True
 
 
 def warm(fd: int, position: int, end: int) -> None:
-    """Bring the next stretch into the page cache. Runs on a thread and may block there.
+    """Read the next stretch into the page cache. Blocks, so it runs on a thread.
 
-    More is asked for than is waited for: the disk reads on while what is here is sent.
+    It requests more than it waits for: the disk reads the rest while this stretch is sent.
     """
     for at in range(position, position + READ_AHEAD_BYTES, STRETCH_BYTES):
         read_ahead(fd, at)
     touched = bytearray(1)
-    # A byte at both ends is waited for, and no more is copied: what lies between comes with them.
+    # Reads only the first and the last byte: the kernel reads the bytes in between as well.
     os.preadv(fd, [touched], min(end, position + STRETCH_BYTES) - 1)
     os.preadv(fd, [touched], position)
 
 
 def read_ahead(fd: int, position: int) -> None:
-    """Have the disk read a stretch, whoever sends it. For a thread: it takes a while.
+    """Read a stretch from disk ahead of time. Blocks, so it runs on a thread.
 
-    A kernel that does not preempt itself gives the core to nobody meanwhile. So it is asked for
-    little at a time, and then those that wait for a core come first, whoever's they are.
+    A kernel without preemption blocks the core during a read. So each call reads little, and
+    other threads can use the core between two calls.
     """
     os.posix_fadvise(fd, position, STRETCH_BYTES, os.POSIX_FADV_WILLNEED)
     time.sleep(0)

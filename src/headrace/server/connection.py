@@ -1,7 +1,7 @@
 """One client connection: reads requests, writes responses.  # HOT
 
-Reads go through one scratch buffer that all connections share; what a read brought becomes one
-`bytes` object that requests are parsed from in place. Answers leave in the order of their
+Reads go through one scratch buffer that all connections share. The bytes of a read become one
+`bytes` object, from which requests are parsed in place. Responses are sent in the order of their
 requests, through the connection's transport. A file slice that is not in the page cache is read by
 a thread first, so that one reader of old data does not delay the others.
 
@@ -46,7 +46,7 @@ LARGE_START_BYTES = 256 * 1024
 PROGRESS_BYTES_MIN = 64 * 1024
 SEND_GATHER_MAX = 512
 PROBE_BYTES_MAX = 256 * 1024
-"""Of a file, looked up in the page cache at once. A longer step is looked up as a whole."""
+"""The bytes of a file that one check of the page cache covers, unless a step is longer."""
 EXCHANGES_MAX = 1000
 WORK_MAX = 5000
 
@@ -72,42 +72,42 @@ class Connection(Peer):
         self.is_internal = is_internal
         self.session = session
         self.expires_at: float = session.expires_at
-        """When its client must have logged in again; 0 if never."""
+        """The time by which its client must log in again; 0 if it need not."""
         self.principal = session.principal
         self.host = name.rpartition(":")[0].strip("[]")
         self.events: i64 = EPOLLIN | EPOLLRDHUP
         self.input = b""
         self.input_at: i64 = 0
         self.has_backlog = False
-        """Whole requests may be left in `input`: parsing stopped because answers must go first."""
+        """Complete requests can remain in `input`: parsing stopped until responses are sent."""
         self.large: bytearray | None = None
         self.large_size: i64 = 0
         self.large_fill: i64 = 0
         self.marked_fill: i64 = 0
-        """How far the large request had come at `moved_at`."""
+        """The received bytes of the large request at `moved_at`."""
         self.large_held: i64 = 0
-        """What the large request takes of the memory for requests."""
+        """The bytes of the large request in the memory budget."""
         self.input_held: i64 = 0
-        """What `input` takes of the memory for requests."""
+        """The bytes of `input` in the memory budget."""
         self.out: deque[object] = deque()
         self.out_bytes: i64 = 0
-        """Of answers in memory; file slices take none."""
+        """The bytes of responses in memory; file slices take none."""
         self.slice_sent: i64 = 0
         self.cached_end: i64 = 0
-        """How far the file slice that is being sent was found in the page cache."""
+        """The position up to which the current file slice was found in the page cache."""
         self.is_warming = False
         self.ahead_fd: int = -1
-        """The file that the disk reads ahead for this reader of old data, and how far it was told.
+        """The file that is read ahead for this reader of old data, and up to which position.
 
         A number, not the file: an idle reader must not keep a deleted segment.
         """
         self.ahead_end: i64 = 0
         self.is_writable = False
-        """In the plane's list of connections that can send on."""
+        """Whether it is in the plane's list of connections that can send more."""
         self.is_sending = False
-        """Already in the plane's list of connections to serve before the turn ends."""
+        """Whether it is in the plane's list of connections to serve in this loop iteration."""
         self.is_postponed = False
-        """In the plane's list of connections to go on with after the others had their turn."""
+        """Whether it is in the plane's list of connections to continue after the others."""
         self.is_throttled = False
         """Not read until `throttled_until`: its client is beyond its quota."""
         self.throttled_until: float = 0.0
@@ -115,7 +115,7 @@ class Connection(Peer):
         self.limits_version: i64 = -1
         """The client id and the version of the quotas that `limits` belong to."""
         self.moved_at: float = now
-        """When a whole request last came in, a good part of a large one, or an answer moved on."""
+        """The last time of progress: a request, much of a large one, or sent response bytes."""
 
     # Reading.
 
@@ -163,10 +163,10 @@ class Connection(Peer):
         return bytes(self.plane.scratch[:size])
 
     def pause_reading(self, has_ended: bool) -> None:
-        """Stop listening for input that could not be parsed; but notice an end.
+        """Stop reading input that cannot be parsed yet, but notice the end of the connection.
 
-        What was said before the end is still done: of a request without acknowledgement (acks=0)
-        its sender expects no more than that.
+        Requests that arrived before the end are executed: a client that sends with acks=0 can
+        disconnect immediately.
         """
         try:
             is_empty = self.transport.is_ended()
@@ -188,7 +188,7 @@ class Connection(Peer):
             self.plane.epoll.modify(self.fd, events)
 
     def parse(self) -> None:
-        """Handle every whole request at hand, as long as the answers can be taken."""
+        """Handle every complete request in the input, while responses can be queued."""
         data = self.input
         at: i64 = self.input_at
         size: i64 = len(data)
@@ -222,12 +222,12 @@ class Connection(Peer):
         self._resume_reading()
 
     def _resume_reading(self) -> None:
-        """Listen again, after a pause while requests could not be parsed."""
+        """Read again, after a pause while requests could not be parsed."""
         if self.events & EPOLLIN == 0 and self.can_parse():
             self.watch(self.events | EPOLLIN)
 
     def _keep_backlog(self, data: bytes, at: i64) -> None:
-        """Parsing stops in front of `at`: keep the rest, and count what is more than a little."""
+        """Parsing stops before `at`: keep the rest, and count it if it is large."""
         if at > len(data) // 2:
             data = data[at:]
             at = 0
@@ -241,7 +241,7 @@ class Connection(Peer):
             self.plane.postpone(self)
 
     def is_incomplete(self) -> bool:
-        """Whether what it holds of the memory for requests waits for the peer."""
+        """Whether its part of the memory budget waits for the peer."""
         return (self.large is not None or self.input_held > 0) and not self.is_throttled
 
     def _handle(self, data: bytes, at: i64, end: i64) -> None:
@@ -266,7 +266,7 @@ class Connection(Peer):
         self.moved_at = self.plane.now
         buffer = self.plane.spare_buffer(length, self.large_fill)
         if not self.plane.memory.grow(self, len(buffer)):
-            # No room now: hold what one small read brought, and wait.
+            # No memory is left: keep the bytes of one small read, and wait.
             self.plane.memory.wait(self)
             self.large = bytearray(have)
             return
@@ -315,7 +315,7 @@ class Connection(Peer):
             self.plane.postpone(self)
 
     def _end_large(self, buffer: bytearray) -> None:
-        """Handle a large request; its memory counts as taken until it is answered."""
+        """Handle a large request; its memory is counted until its response."""
         with memoryview(buffer) as view:
             data = bytes(view[: self.large_size])
         self.large = None
@@ -326,7 +326,7 @@ class Connection(Peer):
         self._handle_large(data)
 
     def _handle_large(self, data: bytes) -> None:
-        """`large_size` bytes of the memory for requests are taken for this one."""
+        """`large_size` bytes of the memory budget are reserved for this request."""
         self.moved_at = self.plane.now
         before: i64 = len(self.exchanges)
         self._handle(data, 0, len(data))
@@ -337,10 +337,10 @@ class Connection(Peer):
         else:
             self.plane.release_memory(self, self.large_size)
 
-    # Answering.
+    # Responses.
 
     def collect(self) -> None:
-        """Queue the answers that are known, up to the first that is not."""
+        """Queue the responses that are complete, up to the first one that is not."""
         exchanges = self.exchanges
         while exchanges:
             pieces = exchanges[0].pieces
@@ -357,7 +357,7 @@ class Connection(Peer):
                     self.out_bytes += len(piece)
 
     def pump(self) -> None:
-        """Send until nothing is left, the socket is full, or others should have their turn."""
+        """Send until the socket is full, or other connections must be served."""
         transport = self.transport
         left: i64 = transport.step_bytes if self.plane.send_left > 0 else SHORT_STEP_BYTES
         try:
@@ -388,12 +388,12 @@ class Connection(Peer):
             self.watch(self.events & ~EPOLLOUT)
 
     def _send_bytes(self, data: bytes) -> i64:
-        """Send written pieces, as many as stand in a row, with one call."""
+        """Send adjacent pieces in memory with one call."""
         out = self.out
         out.popleft()
         pieces = [data]
         more = False
-        # Always by way of a local: mypyc would take a second look at out[0] for the first one.
+        # Use a local: mypyc would treat a second out[0] as the first one.
         while out:
             following: object = out[0]
             if not isinstance(following, bytes):
@@ -421,7 +421,7 @@ class Connection(Peer):
         left: i64 = piece.size - self.slice_sent
         fd: int = piece.file.fd
         if fd == self.ahead_fd and size_max > SHORT_STEP_BYTES:
-            # What comes from the disk is sent a little at a time: see _read_on.
+            # Data from disk is sent in short steps: see _read_on.
             size_max = SHORT_STEP_BYTES
         size: i64 = left if left < size_max else size_max
         if self.slice_sent == 0 or at + size > self.cached_end:
@@ -433,7 +433,7 @@ class Connection(Peer):
             self.cached_end = at + left
         sent: i64 = self.transport.send_slice(piece.file, at, size)
         if sent == 0:
-            # The segment is shorter than promised: it was truncated under a slow reader.
+            # The segment is shorter than announced: it was truncated while a slow reader read it.
             self.plane.close(self, "the log was truncated during this read")
             return 0
         self.slice_sent += sent
@@ -467,7 +467,7 @@ class Connection(Peer):
         self.plane.reader.submit(piece.read, done)
 
     def _warm(self, piece: FileSlice, at: i64) -> None:
-        """Have a thread bring the next stretch of the file into the page cache."""
+        """Read the next stretch of the file into the page cache, on a thread."""
         file = piece.file
         self.ahead_fd = file.fd
         self.ahead_end = at + READ_AHEAD_BYTES
@@ -480,9 +480,9 @@ class Connection(Peer):
         self._send_after(job, file.fd)
 
     def _read_on(self, file: LogFile) -> None:
-        """Have the disk read on, until it meets what is cached, and send no more before that.
+        """Read ahead from disk, up to data in the page cache, and pause sending until then.
 
-        What comes from the disk is sent a stretch at a time: others need the cores in between.
+        Data from disk is sent one stretch at a time: other threads need the cores in between.
         """
         at: i64 = self.ahead_end
         self.ahead_end = at + STRETCH_BYTES
@@ -496,7 +496,7 @@ class Connection(Peer):
         self._send_after(job, file.fd)
 
     def _send_after(self, job: Callable[[], object], fd: int) -> None:
-        """Go on when a thread has done a job, which tells whether what follows is cached."""
+        """Continue after a job of a thread, which returns whether the next data is cached."""
         self.is_warming = True
 
         def job_if_open() -> object:

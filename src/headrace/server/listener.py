@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 ACCEPTS_PER_TURN_MAX = 64
 DESCRIPTORS_KEPT = 700
-"""For 512 open segments, for what is opened to sync it, and for libraries."""
+"""For 512 open segments, files that are opened for a sync, and libraries."""
 INTERNAL_DESCRIPTOR_MIN = 4096
-"""Of connections from other brokers: see `above_clients`."""
+"""For connections from other brokers: see `above_clients`."""
 _log = logging.getLogger(__name__)
 
 Begin = Callable[[Transport, str, str, float], None]
 
 
 class CannotListen(OSError):
-    """An address on which nobody can listen, or not now; `errno` says why."""
+    """The broker cannot listen on an address; `errno` is the reason."""
 
     def __init__(self, host: str, port: int, error: OSError) -> None:
         super().__init__(error.errno, error.strerror)
@@ -104,7 +104,7 @@ class Listener:
         is_internal: bool,
         begin: "Begin | None" = None,
     ) -> None:
-        """Of both buffers -1 leaves the size to the operating system.
+        """For both buffers, -1 leaves the size to the operating system.
 
         `begin` receives each transport if clients must log in, with the client's name and host and
         the time.
@@ -121,7 +121,7 @@ class Listener:
         self._admission = admission
         self._rates = rates
         self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """A descriptor to give up when there is no other: see `_turn_away`."""
+        """A spare descriptor, which `_turn_away` closes if no other is left."""
         plane.listen(self, sock)
 
     def accept(self) -> None:
@@ -163,14 +163,14 @@ class Listener:
             plane.add(Connection(plane, transport, name, self.name, self._is_internal, plane.now))
 
     def _turn_away(self) -> None:
-        """Out of descriptors: close the connection that waits, or it would wake us for ever."""
+        """Without descriptors: close the waiting connection, or epoll would report it forever."""
         os.close(self._reserve)
         try:
             sock, address = self.sock.accept()
             sock.close()
             self._admission.refused(str(address[0]), "no file descriptors are left")
         except OSError:
-            return  # It went away by itself.
+            return  # The client has disconnected.
         finally:
             self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -191,7 +191,7 @@ def above_clients(sock: socket.socket) -> socket.socket:
     try:
         number = fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, min(INTERNAL_DESCRIPTOR_MIN, soft // 2))
     except OSError:
-        return sock  # No descriptor is left: the connection works all the same.
+        return sock  # No descriptor is left: the connection works without this as well.
     moved = socket.socket(sock.family, sock.type, sock.proto, fileno=number)
     sock.close()
     return moved
@@ -212,7 +212,7 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
-                missing = error  # A name may have addresses that are of no use here.
+                missing = error  # Some addresses of a name cannot be used on this machine.
             else:
                 port = sockets[0].getsockname()[1]
         if missing is not None and not sockets:
@@ -226,7 +226,7 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
         try:
             sockets.append(_bind_one(socket.AF_INET6, (also, port), backlog))
         except OSError as error:
-            # Whoever asks for localhost may then reach somebody else.
+            # A client that connects to localhost can then reach another process.
             level = logging.WARNING if error.errno == errno.EADDRINUSE else logging.DEBUG
             _log.log(
                 level,

@@ -34,14 +34,14 @@ class RequestMemory:
         self.bytes_max: i64 = bytes_max if bytes_max > 0 else UNLIMITED
         self.used: i64 = 0
         self.deferred: i64 = 0
-        """Of released Produce requests that wait for their responses."""
+        """The bytes of released Produce requests that wait for their responses."""
         self.held: dict[Connection, int] = {}
         self.waiting: dict[Connection, None] = {}
         self.under_way: dict[Connection, None] = {}
-        """Those with a large frame that is not whole, oldest first."""
+        """Connections with an incomplete large frame, oldest first."""
 
     def grow(self, connection: "Connection", size: i64) -> bool:
-        """Take `size` bytes more for a connection; False: there is no room now."""
+        """Reserve `size` more bytes for a connection; false if too little memory is free."""
         room: i64 = self.bytes_max - self.used - self.deferred
         for oldest in self.under_way:
             if oldest is not connection:
@@ -57,7 +57,7 @@ class RequestMemory:
         return self.deferred > self.bytes_max // DEFERRED_SHARE
 
     def wait(self, connection: "Connection") -> None:
-        """Have a connection try again when there is room."""
+        """Let a connection try again when memory is free."""
         self.waiting[connection] = None
 
     def shrink(self, connection: "Connection", size: i64) -> None:
@@ -69,7 +69,7 @@ class RequestMemory:
             del self.held[connection]
 
     def leave(self, connection: "Connection", kept: i64) -> None:
-        """The connection is gone; `kept` bytes are of requests that are still carried out."""
+        """The connection is closed; requests that are still executed hold `kept` bytes."""
         self.waiting.pop(connection, None)
         self.under_way.pop(connection, None)
         self.used += kept - self.held.pop(connection, 0)
@@ -77,16 +77,16 @@ class RequestMemory:
             self.held[connection] = kept
 
     def ready(self) -> "list[Connection]":
-        """Who may try again, after something was released."""
+        """The connections that can try again after a release."""
         waiting = list(self.waiting)
         self.waiting.clear()
         return waiting
 
     def stalled(self, now: float) -> "list[Connection]":
-        """Whom to close while others wait: of those that do not move the largest, until a good
-        part of the memory is free.
+        """The connections to close while others wait: those without progress, the largest first,
+        until much of the memory is free.
 
-        Those that wait are only asked when nobody else can make room.
+        Waiting connections are closed only if no other connection can release memory.
         """
         if not self.waiting:
             return []
@@ -98,10 +98,10 @@ class RequestMemory:
             if connection.is_incomplete() and now - connection.moved_at > STALL_SECONDS:
                 candidates.append(connection)
             else:
-                can_move = True  # It is being received, or carried out.
+                can_move = True  # It is being received or executed.
         for oldest in self.under_way:
             if oldest in candidates:
-                return [oldest]  # What it lacks is kept for it.
+                return [oldest]  # The memory that it lacks is reserved for it.
             break
         if not candidates and not can_move:
             candidates = [connection for connection in self.waiting if connection in self.held]

@@ -1,8 +1,8 @@
 """The sockets of clients and of other brokers, in an epoll nested in the event loop.  # HOT
 
-asyncio watches only this epoll's descriptor. A turn takes in what has arrived on every socket,
-then writes, acknowledges and wakes once for all of it: no task, future or callback per request of
-the hot APIs. Turns are bounded, so that timers and tasks get their share.
+asyncio watches only this epoll's descriptor. A loop iteration (turn) reads all sockets with
+input, and then writes, acknowledges and wakes long polls once for all requests. The hot APIs need
+no task, future or callback per request. Turns are bounded, so that timers and tasks can run.
 """
 
 import asyncio
@@ -107,12 +107,12 @@ class Plane:
         self.spares: list[bytearray] = []
         self.sending: list[Connection] = []
         self.writable: deque[Connection] = deque()
-        """Those whose sockets have room for more of a long answer."""
+        """Connections whose sockets accept more of a long response."""
         self.send_left: i64 = STEP_BYTES
-        """What this round can send of long responses; when it is used up, steps are short."""
+        """The bytes of long responses that this round can send; after that, steps are short."""
         self.postponed: list[Connection] = []
         self.turn_bytes: i64 = 0
-        """What was read since the last flush."""
+        """The bytes read since the last flush."""
         self.tasks: dict[Connection, asyncio.Task[None]] = {}
         self.now: float = monotonic()
         self.ends = RequestEnds(observe, monotonic)
@@ -123,7 +123,7 @@ class Plane:
     # One turn.
 
     def run(self) -> None:
-        """Called by the event loop when any socket has something to say."""
+        """Called by the event loop when a socket is ready."""
         rounds: i64 = 0
         began: float = self.monotonic()
         while rounds < ROUNDS_MAX:
@@ -157,7 +157,7 @@ class Plane:
                 self._send_on()
 
     def _send_on(self) -> None:
-        """Let long answers go on, a step of each, once what came in has been answered."""
+        """Send one more step of each long response, after the responses to new requests."""
         self.send_left = STEP_BYTES
         for _ in range(min(len(self.writable), SENDERS_PER_ROUND_MAX)):
             connection = self.writable.popleft()
@@ -168,7 +168,7 @@ class Plane:
                 return
 
     def _spin(self) -> list[tuple[int, int]]:
-        """Look again for a while: a lone client asks again sooner than a sleeper wakes up."""
+        """Poll for some time: the next request of a single client arrives sooner than a wake-up."""
         give_up: float = self.monotonic() + self.spin_seconds
         while self.monotonic() < give_up:
             events = self.epoll.poll(0, 256)
@@ -178,7 +178,7 @@ class Plane:
         return []
 
     def _fault(self, connection: Connection) -> None:
-        """A bug of ours costs the connection that met it, and nobody else."""
+        """An internal error closes only the connection that caused it."""
         _log.exception("connection failed with an internal error: connection=%s", connection.name)
         self.close(connection, "an internal error of the broker")
 
@@ -194,7 +194,7 @@ class Plane:
             connection.pause_reading(True)
 
     def deliver(self) -> None:
-        """End a turn: write, acknowledge, wake, send; again while that lets new input in."""
+        """End a turn: write, acknowledge, wake, send. Repeat while this admits new input."""
         appends = self.appends
         self.turn_bytes = 0
         while True:
@@ -238,7 +238,7 @@ class Plane:
             self.sending.append(connection)
 
     def _serve(self, connection: Connection) -> None:
-        """Send what is known, then take in what had to wait for that."""
+        """Send complete responses, then handle the requests that waited for this."""
         connection.is_sending = False
         if connection.closed:
             return
@@ -256,12 +256,12 @@ class Plane:
             connection.readable()
 
     def resume(self, connection: Connection) -> None:
-        """Go on with a connection outside of its own input: its socket or its data is ready."""
+        """Continue a connection without new input: its socket or its data is ready."""
         self.queue(connection)
         self.deliver()
 
     def postpone(self, connection: Connection) -> None:
-        """Go on with a connection's requests after the others, and the loop, had their turn."""
+        """Continue a connection's requests after the other connections and the event loop."""
         if connection.is_postponed:
             return
         if not self.postponed:
@@ -414,7 +414,7 @@ class Plane:
     async def _finish(
         self, connection: Connection, exchange: Exchange, response: Awaitable[bytes]
     ) -> None:
-        # No `finally` here: mypyc would take what is still None there for the answer.
+        # No `finally` here: mypyc would use a value that is still None as the response.
         try:
             frame = await response
         except ApiError as error:
@@ -443,7 +443,7 @@ class Plane:
         self.epoll.register(connection.fd, EPOLLIN | EPOLLRDHUP)
 
     def close(self, connection: Connection, reason: str) -> None:
-        """End a connection; a reason is a broken peer's, and is logged."""
+        """Close a connection. A reason means that the peer broke the protocol, and is logged."""
         if connection.closed:
             return
         connection.closed = True
@@ -455,12 +455,12 @@ class Plane:
             self.sessions.forget(connection)
         task = self.tasks.get(connection)
         if task is not None:
-            # Nobody is left to be answered. It is ended once it has begun: it may be of this turn.
+            # No client waits for the response. The task can be of this turn: cancel it later.
             asyncio.get_running_loop().call_soon(task.cancel)
         kept: i64 = 0
         for exchange in connection.exchanges:
             self.ends.end(exchange)
-            # What was sent with acks=0 is written although its sender has gone.
+            # Requests with acks=0 are written although the client has disconnected.
             if exchange.pieces is None and isinstance(exchange, ProduceExchange):
                 kept += exchange.request_bytes
             else:
@@ -485,13 +485,13 @@ class Plane:
                     self.postpone(other)
 
     def scratch_view(self) -> memoryview:
-        """Where the next read goes; small while memory is short, for it may have to be kept."""
+        """The buffer for the next read; small while memory is short."""
         if self.memory.used + SCRATCH_BYTES > self.memory.bytes_max:
             return self.scratch[:SMALL_READ_BYTES]
         return self.scratch
 
     def spare_buffer(self, size: i64, have: i64) -> bytearray:
-        """A buffer for a request of `size` bytes of which `have` are here."""
+        """A buffer for a request of `size` bytes, of which `have` bytes have arrived."""
         if self.spares and len(self.spares[-1]) >= have:
             return self.spares.pop()
         start: i64 = size if size < SMALL_READ_BYTES else SMALL_READ_BYTES
@@ -507,7 +507,7 @@ class Plane:
 
 
 def _skip_header(data: bytes, at: i64, end: i64, flexible: bool) -> i64:
-    """Step over the client id, and the tags of a flexible header; the hot APIs need neither."""
+    """Skip the client id and the tags of a flexible header: the hot APIs need neither."""
     cursor = Cursor(data, at, end)
     size: i64 = cursor.read_i16()
     if size != -1:

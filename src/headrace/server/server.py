@@ -1,7 +1,7 @@
 """The network side of one broker: listeners, connections and periodic work.
 
-Owns what happens by the clock: idle connections, large frames that stall, and the drain at the
-end. It knows nothing of topics; requests go to the handlers it is given.
+Owns periodic checks: idle connections, stalled large frames, and the drain at the end. It does not
+depend on topics; handlers get the requests.
 """
 
 import asyncio
@@ -153,7 +153,7 @@ class Server:
             self._broker.tls.check(self._broker.worker, self._clock.monotonic(), is_forced=True)
 
     async def drain(self) -> None:
-        """Take no more requests, let those under way end, then close every connection."""
+        """Accept no more requests, wait for those in progress, then close all connections."""
         for listener in self._listeners:
             listener.close()
         self.plane.is_draining = True

@@ -25,7 +25,7 @@ takes few steps. A larger send buffer saves the broker more, and costs the reade
 SHORT_STEP_BYTES: Final = 64 * 1024
 """The step of data from the disk, and of a loop iteration that has sent STEP_BYTES already."""
 RESET = struct.pack("ii", 1, 0)
-"""A linger of no time."""
+"""SO_LINGER with a timeout of zero."""
 
 
 class Transport:
@@ -60,7 +60,7 @@ class Transport:
             return False
 
     def reset_on_close(self) -> None:
-        """Discard at the close what the kernel has not sent."""
+        """Discard unsent data when the socket is closed."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     def close(self) -> None:

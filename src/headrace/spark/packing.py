@@ -75,7 +75,7 @@ print(json.dumps(sorted(filter(None, files))))
 
 
 class PackError(Exception):
-    """The archive was not built; the message has the reason and the next step."""
+    """The archive could not be created; the message has the reason and the next step."""
 
 
 @dataclass(frozen=True)
