@@ -117,7 +117,7 @@ def facts(plan: schedule.Plan, arguments: list[str]) -> dict[str, str]:
         "Machine": f"{os.cpu_count()} cores ({model.group(1) if model else platform.machine()}), "
         f"{int(memory.group(1)) / 2**20 if memory else 0:.0f} GiB of memory, "
         f"Linux {platform.release().split('-')[0]}",
-        "Rounds": f"{plan.warm_rounds} to warm up, {plan.rounds} measured",
+        "Rounds": _rounds(plan.warm_rounds, plan.rounds),
     }
     if HEADRACE in plan.names:
         build = "compiled" if path and compiled.is_compiled(path) else "not compiled"
@@ -128,6 +128,10 @@ def facts(plan: schedule.Plan, arguments: list[str]) -> dict[str, str]:
     if plan.scale != 1.0:
         found["Scale"] = f"{plan.scale:g} of the full work"
     return found
+
+
+def _rounds(warm: int, measured: int) -> str:
+    return f"{warm} to warm up, {measured} measured"
 
 
 def _java() -> str:
@@ -194,7 +198,8 @@ def main() -> int:
     if plan.groups:
         parts[(groups.BEGIN, groups.END)] = groups.render(grouped, told)
     if plan.cluster:
-        parts[(cluster.BEGIN, cluster.END)] = cluster.render(clustered, told)
+        own = told | {"Rounds": _rounds(warm_rounds, plan.rounds)}
+        parts[(cluster.BEGIN, cluster.END)] = cluster.render(clustered, own)
     if plan.partitions:
         parts[(scale.BEGIN, scale.END)] = scale.render(scaled, told, plan.partitions)
     print("\n".join(parts.values()))
