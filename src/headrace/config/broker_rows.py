@@ -281,8 +281,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "The interval in ms at which log start offsets are written. Headrace writes each change "
-        "before it takes effect.",
+        "It has no effect: each change of a log start offset is on disk before it applies.",
         low=0,
     ),
     Setting(

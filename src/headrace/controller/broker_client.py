@@ -1,4 +1,4 @@
-"""Requests of the controller to brokers: whether one responds, and where its logs end."""
+"""Requests of the controller to brokers: checks that one responds, and reads log end offsets."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Decides whether a topic can be created, and where its replicas are placed.
+"""Checks whether a topic can be created, and selects the brokers of its replicas.
 
 Pure: the image, the limits and a random number are arguments; the result is the new state or an
 ApiError. It does not change the image.

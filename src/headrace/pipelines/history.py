@@ -1,4 +1,4 @@
-"""The runs of a project: when, how long, how many rows, with which result.
+"""The history of a project's runs: start, duration, number of rows, result.
 
 Owns `.headrace/history.jsonl`, one line per run, oldest first.
 

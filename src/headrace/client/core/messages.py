@@ -1,4 +1,4 @@
-"""Bodies of all requests except Produce and Fetch, and of their responses. Pure."""
+"""Request and response bodies of all APIs except Produce and Fetch. Pure."""
 
 from headrace.client.core.errors import ProtocolViolation
 from headrace.wire.apis import (

@@ -160,7 +160,7 @@ class ConsumerOptions:
     buffer_bytes_max: int = 67_108_864
     """Limit for fetched bytes that `poll` has not returned; then fetching pauses."""
     out_of_range: Literal["earliest", "latest", "error"] = "error"
-    """Next offset if the log does not have the requested one; error raises OffsetOutOfRange."""
+    """Where to continue if the log lacks the next offset; error raises OffsetOutOfRange."""
     rack: str = ""
     """Rack of the client, to read from a follower in it (replica.selector.class of the broker)."""
     check_crcs: bool = True

@@ -1,1 +1,1 @@
-"""Compaction: which logs, which records stay, and how the result replaces segments."""
+"""Compaction: selects logs and the records to keep, and replaces segments by compacted ones."""
