@@ -197,7 +197,11 @@ class SocketLink:
         while self.is_open and end - at >= _LENGTH_BYTES:
             size: i64 = i64(read_i32_be(data, at))
             if not _LENGTH_BYTES <= size <= _FRAME_BYTES_MAX:
-                _LOG.warning("response too large, connection to broker closed: bytes=%d", size)
+                _LOG.warning(
+                    "invalid response size, connection to broker closed: peer=%s bytes=%d",
+                    self._peer(),
+                    size,
+                )
                 self.close()
                 return
             at += _LENGTH_BYTES
@@ -210,14 +214,24 @@ class SocketLink:
         if self.is_open:
             self._input = data[at:] if at < end else b""
 
+    def _peer(self) -> str:
+        """The address of the other broker, for log lines."""
+        try:
+            address = self._sock.getpeername()
+        except OSError:  # The peer has already reset the connection.
+            return "unknown"
+        return f"{address[0]}:{address[1]}"
+
     def _answer(self, frame: bytes) -> None:
         if not self._asked or self._asked[0][0] != read_i32_be(frame, 0):
-            _LOG.warning("unexpected response, connection to broker closed")
+            _LOG.warning("unexpected response, connection to broker closed: peer=%s", self._peer())
             self.close()
             return
         _, answered = self._asked.popleft()
         try:
             answered(frame)
         except Exception:  # noqa: BLE001 (a bug of ours costs the link that met it)
-            _LOG.exception("response handling failed, connection to broker closed")
+            _LOG.exception(
+                "response handling failed, connection to broker closed: peer=%s", self._peer()
+            )
             self.close()

@@ -191,17 +191,20 @@ def test_a_link_that_we_close_tells_who_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    ("garbage", "event"),
     [
-        pytest.param(lambda request: b"\xff\xff\xff\xff", id="a negative length"),
-        pytest.param(lambda request: b"\0\0\0\x03abc", id="no room for a correlation id"),
-        pytest.param(lambda request: b"\x7f\xff\xff\xff", id="a length beyond reason"),
-        pytest.param(lambda request: b"\0\0\0\x04nope", id="an answer to another question"),
+        pytest.param(b"\xff\xff\xff\xff", "invalid response size", id="a negative length"),
+        pytest.param(b"\0\0\0\x03abc", "invalid response size", id="no room for a correlation id"),
+        pytest.param(b"\x7f\xff\xff\xff", "invalid response size", id="a length beyond reason"),
+        pytest.param(b"\0\0\0\x04nope", "unexpected response", id="an answer to another question"),
     ],
 )
-def test_a_peer_that_breaks_the_protocol_is_cut_off(garbage: Callable[[bytes], bytes]) -> None:
+def test_a_peer_that_breaks_the_protocol_is_cut_off(
+    garbage: bytes, event: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(garbage(await read_frame(reader)))
+        await read_frame(reader)
+        writer.write(garbage)
 
     async def scenario() -> None:
         async with Peer(talk) as peer:
@@ -210,6 +213,9 @@ def test_a_peer_that_breaks_the_protocol_is_cut_off(garbage: Callable[[bytes], b
             link.send(REQUEST, answers)
             assert await answers.wait_for(1) == [None]
             assert not link.is_open
+            assert (
+                f"{event}, connection to broker closed: peer=127.0.0.1:{peer.port}" in caplog.text
+            )
 
     run(scenario())
 
