@@ -1,4 +1,4 @@
-"""By this module Spark finds the data source `headrace`, without anybody registering it.
+"""Spark finds the data source `headrace` through this module, without a registration.
 
 Spark imports every top-level module whose name begins with `pyspark_` and takes its DefaultSource.
 """
