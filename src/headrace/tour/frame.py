@@ -1,6 +1,7 @@
 """Draws one frame of the tour with rich: step, brokers, partitions, clients, measurements.
 
-It reads the numbers and changes none.
+It reads the numbers and changes none. In a large terminal, bars and curves use the complete width,
+and the measurements use the remaining lines.
 """
 
 import time
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD, Box
 from rich.columns import Columns
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 NEWS_SHOWN = 7
 NEWS_SHOWN_COMPACT = 3
+_COLUMNS = 120
+"""The width of a terminal with bars and curves of their smallest width."""
 _BAR_WIDTH = 16
+_BAR_WIDTH_MAX = 48
 _CURVE_WIDTH = 48
 
 
@@ -35,23 +39,40 @@ def frame(
     history: list[float],
     *,
     is_compact: bool,
+    console: Console | None = None,
 ) -> RenderableType:
-    """A low terminal shows the latest messages first, short client rows, and no separators."""
+    """A low terminal shows the latest messages first, short client rows, and no separators.
+
+    With a console, a frame that is not compact fills its screen.
+    """
     parts: list[RenderableType] = [
         Panel(Text(text), title=f"[bold]headrace tour · {title}[/bold]", border_style="cyan")
     ]
-    shown = news[-NEWS_SHOWN_COMPACT if is_compact else -NEWS_SHOWN :]
-    lines = Text("\n".join(f"· {each}" for each in shown))
+    extra = 0 if console is None or is_compact else max(console.width - _COLUMNS, 0)
     if is_compact:
-        parts.append(lines)
+        parts.append(_news(news, NEWS_SHOWN_COMPACT))
     if tour is not None:
         rule = None if is_compact else SIMPLE_HEAD
-        tables = Columns([_brokers(tour, rule), _partitions(tour, rule)], padding=(0, 3))
-        clients = _clients_in_short(tour) if is_compact else _clients(tour, history)
+        bar_width = min(_BAR_WIDTH + extra, _BAR_WIDTH_MAX)
+        tables = Columns([_brokers(tour, rule, bar_width), _partitions(tour, rule)], padding=(0, 3))
+        clients = (
+            _clients_in_short(tour) if is_compact else _clients(tour, history, _CURVE_WIDTH + extra)
+        )
         parts += [clients, tables] if is_compact else [Padding(tables, (0, 1)), clients]
     if not is_compact:
-        parts.append(Panel(lines, title="measured", border_style="dim", title_align="left"))
+        height = None
+        if console is not None:
+            # The last line stays free: rich would scroll otherwise.
+            height = max(console.height - 1 - len(console.render_lines(Group(*parts))), 3)
+        lines = _news(news, NEWS_SHOWN if height is None else height - 2)
+        parts.append(
+            Panel(lines, title="measured", border_style="dim", title_align="left", height=height)
+        )
     return Group(*parts)
+
+
+def _news(news: Sequence[str], count: int) -> Text:
+    return Text("\n".join(f"· {each}" for each in news[-count:]))
 
 
 def _table(rule: Box | None, *titles: str) -> Table:
@@ -61,7 +82,7 @@ def _table(rule: Box | None, *titles: str) -> Table:
     return table
 
 
-def _brokers(tour: "Tour", rule: Box | None) -> RenderableType:
+def _brokers(tour: "Tour", rule: Box | None, bar_width: int) -> RenderableType:
     picture, now = tour.watch.picture, time.monotonic()
     written = f"written, of {whole(LIMIT_BYTES / 1000)} kB/s"
     table = _table(rule, "broker", "state", "leads", "holds", "CPU", written)
@@ -75,7 +96,7 @@ def _brokers(tour: "Tour", rule: Box | None) -> RenderableType:
             str(len(picture.led_by(node_id))),
             str(len(picture.held_by(node_id))),
             f"{tour.watch.cpu.get(node_id, 0.0):4.0%}" if is_running else "",
-            Text(bar(per_second / LIMIT_BYTES, _BAR_WIDTH), _color(per_second / LIMIT_BYTES))
+            Text(bar(per_second / LIMIT_BYTES, bar_width), _color(per_second / LIMIT_BYTES))
             + Text(f" {per_second / 1000:4.0f}", "default"),
         )
     return table
@@ -122,20 +143,20 @@ def _clients_in_short(tour: "Tour") -> RenderableType:
     )
 
 
-def _clients(tour: "Tour", history: list[float]) -> RenderableType:
+def _clients(tour: "Tour", history: list[float], curve_width: int) -> RenderableType:
     ledger, now = tour.ledger, time.monotonic()
     rows = Table.grid(padding=(0, 2))
     rows.add_row(
         "producer",
         f"offered {whole(ledger.offered_rate.per_second(now)):>6}/s   acknowledged "
         f"{whole(ledger.acknowledged_rate.per_second(now)):>6}/s",
-        Text(curve(history, _CURVE_WIDTH), "cyan"),
+        Text(curve(history, curve_width), "cyan"),
     )
     full = ledger.queue / max(4 * ledger.offered_rate.per_second(now), 1.0)
     rows.add_row(
         "queue",
         f"{whole(ledger.queue):>6} records, a record waits {ledger.last_wait_s:.1f} s",
-        Text(bar(full, _CURVE_WIDTH), "red" if full > 0.5 else "green"),
+        Text(bar(full, curve_width), "red" if full > 0.5 else "green"),
     )
     for member in tour.load.members:
         listed = ", ".join(map(str, member.partitions))

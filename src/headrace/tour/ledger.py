@@ -138,8 +138,8 @@ class Ledger:
 
 
 def whole(number: float) -> str:
-    """A number with thousands separators: "12 345"."""
-    return f"{number:,.0f}".replace(",", " ")
+    """A number with thousands separators: "12,345"."""
+    return f"{number:,.0f}"
 
 
 def kilobytes(size_bytes: float) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from headrace.tour.ledger import whole
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from headrace.tour.recording import Recording
     from headrace.tour.steps import Step
@@ -38,6 +38,8 @@ class Screen:
         self.title = _WELCOME
         self.text = ""
         self.news: list[str] = []
+        self._first_news = 0
+        """The position in `news` of the current step's first message."""
         self.history: list[float] = []
         """Acknowledged records per second, one value per second."""
         self._began = time.monotonic()
@@ -61,7 +63,7 @@ class Screen:
     def begin(self, number: int, count: int, step: "Step") -> None:
         self.title = f"step {number} of {count}: {step.title}"
         self.text = step.text
-        self.news = []
+        self._first_news = len(self.news)
         self._show_step()
 
     def say(self, text: str) -> None:
@@ -82,12 +84,20 @@ class Screen:
         if self._recording is not None:
             self._recording.add(self.drawn())
 
-    def drawn(self, *, is_compact: bool = False) -> "RenderableType":
+    def drawn(
+        self, *, is_compact: bool = False, console: "Console | None" = None
+    ) -> "RenderableType":
         # Imported here, because rich takes long to load.
         from headrace.tour.frame import frame
 
         return frame(
-            self._tour, self.title, self.text, self.news, self.history, is_compact=is_compact
+            self._tour,
+            self.title,
+            self.text,
+            self.news[self._first_news if console is None or is_compact else 0 :],
+            self.history,
+            is_compact=is_compact,
+            console=console,
         )
 
     async def pause(self) -> None:
@@ -168,9 +178,10 @@ class LiveScreen(Screen):
         self._draw()
 
     def _draw(self) -> None:
-        width, height = self._live.console.size
+        console = self._live.console
+        width, height = console.size
         is_compact = height < (ROOMY_LINES if width >= ROOMY_COLUMNS else ROOMY_LINES_STACKED)
-        self._live.update(self.drawn(is_compact=is_compact), refresh=True)
+        self._live.update(self.drawn(is_compact=is_compact, console=console), refresh=True)
 
 
 def summary(tour: "Tour", seconds: float) -> list[tuple[str, str]]:

@@ -76,7 +76,7 @@ def test_a_value_tells_its_number() -> None:
 
 
 def test_numbers_bars_and_curves_are_drawn_as_they_are() -> None:
-    assert whole(1_234_567.4) == "1 234 567"
+    assert whole(1_234_567.4) == "1,234,567"
     assert bar(0.5, 4) == "██░░"
     assert bar(7, 4) == "████"
     assert curve([0, 1, 2, 4], 3) == "▃▅█"
