@@ -43,21 +43,28 @@ class Versions:
     def publish(self, names: Collection[str]) -> None:
         """Show readers the new versions of these views, and discard those of all others."""
         for name in names:
-            view = self._begun.pop(name, None) or self._view(name)
+            begun = self._begun.pop(name, None)
+            view = begun or self._view(name)
             if view is None:
                 continue
             if view.is_plain_directory:
                 # Its first run: Spark has created the directory.
                 self._locate(name, view.adopt())
-            else:
+            elif begun is not None:
                 view.publish()
+            else:
+                # This run did not change the view. A later version is that of an interrupted run.
+                self._discard(name, view)
             view.prune(self._keep)
         for name, view in self._begun.items():
-            complete = view.published()
-            if complete is not None:
-                self._locate(name, complete)
-                view.drop_unpublished()
+            self._discard(name, view)
         self._begun = {}
+
+    def _discard(self, name: str, view: "View") -> None:
+        complete = view.published()
+        if complete is not None:
+            self._locate(name, complete)
+            view.drop_unpublished()
 
     def leave(self) -> None:
         """End without publishing. Spark might still write to a new version: the next run cleans."""
@@ -81,6 +88,9 @@ class Versions:
         return None if path is None else View(_root(path, name) / name)
 
     def _locate(self, name: str, directory: Path) -> None:
+        table = self._tables.find(name)
+        if table is not None and table.location == f"file://{directory}":
+            return
         statement = f"ALTER TABLE {self._tables.quoted(name)} SET LOCATION 'file://{directory}'"
         self._spark.sql(statement)
         self._tables.move(name, f"file://{directory}")

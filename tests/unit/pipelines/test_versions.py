@@ -1,8 +1,11 @@
 """Versions of a materialized view: the link of readers always points at a complete one."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from headrace.pipelines.versions import View
+from headrace.pipelines.tables import Table, Tables
+from headrace.pipelines.versions import Versions, View
 
 
 def fill(directory: Path, text: str) -> None:
@@ -79,3 +82,44 @@ def test_directory_of_an_earlier_release_is_adopted_before_the_next_run(tmp_path
     new = view.new_version()
     assert read(view) == ["old"]
     assert new.name == "2"
+
+
+class Catalog:
+    """One view in the catalog, and Spark's statements about it."""
+
+    def __init__(self, directory: Path) -> None:
+        location = directory.as_uri()
+        self.table = Table("orders", location, "parquet", is_managed=True, is_partitioned=False)
+        self.statements: list[str] = []
+
+    def find(self, name: str) -> Table:
+        return self.table
+
+    def path(self, uri: str) -> Path:
+        return Path(uri.removeprefix("file://"))
+
+    def quoted(self, name: str) -> str:
+        return name
+
+    def move(self, name: str, location: str) -> None:
+        self.table = replace(self.table, location=location)
+
+    def sql(self, statement: str) -> None:
+        self.statements.append(statement)
+
+
+def test_leftover_of_an_interrupted_run_is_not_published_by_a_run_without_changes(
+    tmp_path: Path,
+) -> None:
+    view = first_run(tmp_path)
+    leftover = view.new_version()
+    fill(leftover, "partial")
+    catalog = Catalog(leftover)
+    versions = Versions(catalog, cast(Tables, catalog), keep=3)
+    # An incremental view without new source rows completes, and begins no version.
+    versions.publish(["orders"])
+    assert read(view) == ["first"]
+    assert kept(view) == ["1", "1.json"]
+    assert catalog.path(catalog.table.location) == view.published()
+    versions.publish(["orders"])
+    assert len(catalog.statements) == 1
