@@ -164,7 +164,11 @@ class Project:
                 "its "
                 "tables cannot be moved. Remove it; the next run fills the tables from the topics"
             )
-        place.write_text(str(self.directory), encoding="utf-8")
+        if not place.exists():
+            # Rename, because a kill or a full disk would leave an empty file.
+            new = place.with_name("place.new")
+            new.write_text(str(self.directory), encoding="utf-8")
+            new.replace(place)
 
 
 def open_project(directory: Path) -> Project:

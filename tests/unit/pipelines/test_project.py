@@ -1,6 +1,8 @@
 """A pipeline's project: its specification, and what lies where."""
 
 import errno
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,6 +90,23 @@ def test_state_that_was_moved_is_refused(tmp_path: Path) -> None:
     moved = place.rename(tmp_path / "there")
     with pytest.raises(ProjectError, match="cannot be moved"):
         open_project(moved).prepare_state()
+
+
+def test_state_remains_usable_after_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write(tmp_path / "here", "name: a\nstorage: x\n")
+
+    def no_space(path: Path, *_: object, **__: object) -> int:
+        path.open("w").close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_text", no_space)
+            with suppress(ProjectError):
+                open_project(place).prepare_state()
+        open_project(place).prepare_state()
 
 
 def test_storage_of_another_project_is_rejected(tmp_path: Path) -> None:
