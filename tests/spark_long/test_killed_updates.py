@@ -1,4 +1,4 @@
-"""`kill -9` during the update of incremental views, on a Spark server of the run's own."""
+"""`kill -9` during updates of incremental views and full refreshes, on a separate Spark server."""
 
 import os
 import signal
@@ -11,8 +11,9 @@ import pyarrow.dataset
 import pytest
 
 from headrace.client import Client, connect
+from headrace.pipelines.written import table_files
 from headrace.testing import RunningBroker
-from tests.pipelines.conftest import TIMEOUT_S, Command, Pipeline
+from tests.pipelines.conftest import TIMEOUT_S, Command, Pipeline, flow
 from tests.pipelines.test_pipeline import COPYING, fill, left_behind, make_topics
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
@@ -103,3 +104,31 @@ def check(client: Client, pipeline: Pipeline) -> None:
 def next_version(view: Path) -> Path:
     current = view.resolve()
     return current.with_name(str(int(current.name) + 1))
+
+
+def test_full_refresh_that_was_killed_is_repeated_by_the_next_run(
+    tmp_path: Path, broker: RunningBroker
+) -> None:
+    pipeline = Pipeline(tmp_path / "refresh", broker.address)
+    pipeline.write("a.py", COPYING.format("k"))
+    pipeline.write("b.sql", INCREMENTAL)
+    state = pipeline.directory / ".headrace"
+    words = ["one", "two", "three", "two"]
+    with connect(broker.address) as client:
+        make_topics(client)
+        fill(client, words)
+        assert pipeline.result("run")["state"] == "completed"
+        # Spark creates new checkpoints before it empties the tables.
+        (former,) = (state / "checkpoints").glob("_checkpoints/**/k_bronze/k_bronze/0")
+        with pipeline.start("run", "--full-refresh", "k_bronze") as refreshing:
+            kill_when(refreshing, former.with_name("1"), state)
+        fill(client, ["four"])
+        again = pipeline.result("run")
+    assert again["state"] == "completed"
+    assert "k_bronze" in again["warnings"][0]
+    assert flow(again, "k_bronze")["rows_read"] == len(words) + 1
+    for table in ("k_bronze", "k_words"):
+        files = sorted(map(str, table_files(state / "warehouse" / table)))
+        assert pyarrow.dataset.dataset(files).count_rows() == len(words) + 1
+    assert rows(state / "warehouse" / "k_counts") == Counter([*words, "four"])
+    assert pipeline.result("run")["warnings"] == []

@@ -83,6 +83,11 @@ class Project:
         return self.state / "last-run.json"
 
     @property
+    def refresh(self) -> Path:
+        """The tables of a full refresh that has not ended; the file exists only until then."""
+        return self.state / "refresh.json"
+
+    @property
     def graph(self) -> Path:
         return self.state / "graph.json"
 

@@ -4,7 +4,8 @@ Owns the session and the requests to Spark. A `Show` displays the progress.
 
 1. A flow with an invalid definition, and the flows that read it, are skipped; the others run.
 2. A run ends with an outcome, written to `.headrace/last-run.json`, also if Ctrl-C ended it.
-3. No flow starts before executors have proved that they run this version of Headrace and share
+3. A full refresh that was interrupted is repeated by the next run.
+4. No flow starts before executors have proved that they run this version of Headrace and share
    the storage with the driver.
 """
 
@@ -12,6 +13,7 @@ import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from headrace.pipelines.listening import ProgressListener, Show, SilentListener
 from headrace.pipelines.merging import CannotMerge, Merging
 from headrace.pipelines.outcome import Outcome, Request
 from headrace.pipelines.problems import sentence
-from headrace.pipelines.project import BOOTSTRAP, Project, write_json
+from headrace.pipelines.project import BOOTSTRAP, Project, read_json, write_json
 from headrace.pipelines.replacing import Replacement
 from headrace.pipelines.run_machine import (
     BROKEN,
@@ -168,6 +170,7 @@ class Runner:
             self._check_brokers(definitions)
             if not request.dry:
                 self._prove_storage()
+            request = self._with_interrupted_refresh(request, definitions.graph, outcome)
             to_refresh = self._to_refresh(definitions, request)
             self._workers.keep()
             outcome.warnings += self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
@@ -175,7 +178,11 @@ class Runner:
             if not request.dry:
                 ours += self._incremental.begin(definitions, to_refresh)
                 ours += self._replacement.begin(definitions)
+            if to_refresh and not request.dry:
+                write_json(self._project.refresh, sorted(to_refresh))
             run = self._run_what_can(definitions, request, outcome, ours)
+            if not request.dry:
+                self._project.refresh.unlink(missing_ok=True)
             self._accounts.end(run, definitions.graph)
             self._update(run, definitions, ours)
             complete = self._complete_views(run, definitions.graph)
@@ -354,6 +361,23 @@ class Runner:
                     flow.starts -= 1
             else:
                 return
+
+    def _with_interrupted_refresh(
+        self, request: Request, graph: Graph, outcome: Outcome
+    ) -> Request:
+        """Add the tables of a full refresh that an earlier run began and did not end.
+
+        Spark resets all checkpoints first, and then empties one table after another. After a kill
+        in between, a table that still has its rows would get them twice, or not at all.
+        """
+        known = [name for name, node in graph.nodes.items() if node.kind in (TABLE, VIEW, SINK)]
+        begun = [name for name in read_json(self._project.refresh) or () if name in known]
+        if request.dry or request.full_refresh_all or not begun:
+            return request
+        outcome.warnings.append(
+            f"a full refresh of {', '.join(begun)} was interrupted. This run repeats it"
+        )
+        return replace(request, full_refresh=(*request.full_refresh, *begun))
 
     def _to_refresh(self, definitions: Definitions, request: Request) -> set[str]:
         """The tables and sinks to fill from the start: the named ones and their dependents."""
