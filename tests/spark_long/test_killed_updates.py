@@ -132,3 +132,30 @@ def test_full_refresh_that_was_killed_is_repeated_by_the_next_run(
         assert pyarrow.dataset.dataset(files).count_rows() == len(words) + 1
     assert rows(state / "warehouse" / "k_counts") == Counter([*words, "four"])
     assert pipeline.result("run")["warnings"] == []
+
+
+def test_watch_fails_when_spark_is_killed(tmp_path: Path, broker: RunningBroker) -> None:
+    pipeline = Pipeline(tmp_path / "killed", broker.address)
+    pipeline.write("a.py", COPYING.format("k"))
+    state = pipeline.directory / ".headrace"
+    with connect(broker.address) as client:
+        make_topics(client)
+        fill(client, ["one"])
+        with pipeline.start("run", "--watch", "--json") as watching:
+            assert watching.next_line()["state"] == "completed"
+            os.kill(spark(state / "tmp"), signal.SIGKILL)
+            fill(client, ["two"])
+            # PySpark's own retries would take longer than the timeout of this test.
+            assert watching.process.wait(TIMEOUT_S) == 1
+        said = watching.log.read_text()
+    assert "Spark has ended: SIGKILL" in said
+    assert "Traceback" not in said
+
+
+def spark(scratch: Path) -> int:
+    """The process of the Spark server."""
+    name = b"SparkConnectServer"
+    (pid,) = [
+        pid for pid in left_behind(scratch) if name in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return pid

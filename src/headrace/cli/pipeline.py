@@ -282,7 +282,7 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
                 own = server.mark is not None
                 with session(server.address, configuration, is_own_server=own) as spark:
                     show.say("Loading the definitions")
-                    yield Runner(project, spark, configuration, mark=server.mark, show=show)
+                    yield Runner(project, spark, configuration, server, show)
             except RunFailed as failure:
                 raise Failure(as_sentence(failure.message)) from failure
             finally:

@@ -57,11 +57,17 @@ from headrace.pipelines.run_machine import (
     Run,
 )
 from headrace.pipelines.security import client_settings
+from headrace.pipelines.server import Server, ServerFailed
 from headrace.pipelines.storage import NotShared, prove_shared
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.versions import Versions
 from headrace.pipelines.workers import QueryWorkers
-from headrace.spark.pyspark_api import create_dataflow_graph, drop_dataflow_graph, start_run
+from headrace.spark.pyspark_api import (
+    create_dataflow_graph,
+    drop_dataflow_graph,
+    limit_retries,
+    start_run,
+)
 from headrace.spark.sessions import has_no_executors
 
 _LAST_NEWS_TIMEOUT_S = 300.0
@@ -72,6 +78,8 @@ ISOLATION = "spark.sql.artifact.isolation.enabled"
 # Spark gives a Python worker ten seconds to start, which is not always enough on a busy machine.
 _LATE = "Python worker failed to connect back"
 _TRIES = 5
+# About a second per request.
+_RETRIES = 3
 
 
 class RunFailed(Exception):
@@ -95,6 +103,8 @@ def session(
             # Otherwise each query starts its own Python processes. A server that others use too
             # needs the isolation.
             spark.conf.set(ISOLATION, "false")
+            # PySpark would repeat each request for ten minutes after the server has ended.
+            limit_retries(spark, _RETRIES)
         for name, value in configuration.items():
             spark.conf.set(name, value)
     except PySparkException as error:
@@ -119,18 +129,18 @@ class Runner:
         project: Project,
         spark: Any,
         configuration: Mapping[str, str],
-        *,
-        mark: str | None,
+        server: Server,
         show: Show,
     ) -> None:
-        """`mark` is that of the server, if it was started here and sees the same files."""
         self._project = project
         self._spark = spark
         self._configuration = dict(configuration)
         self._show = show
         self._graph_id = ""
-        self._is_own_server = mark is not None
-        self._workers = QueryWorkers(spark, mark)
+        self._server_ended = server.ended
+        # Such a server sees the same files as this process.
+        self._is_own_server = server.mark is not None
+        self._workers = QueryWorkers(spark, server.mark)
         self._is_storage_proved = False
         self._servers: dict[str, SecuritySettings] = {}
         self._tables = Tables(spark, project.prefix, is_own_server=self._is_own_server)
@@ -153,6 +163,13 @@ class Runner:
             raise RunFailed(
                 f"cannot use the files of the pipeline: {error}. Correct this and run again; "
                 "every flow resumes where it stopped"
+            ) from error
+        except (RunFailed, PySparkException) as error:
+            ending = self._server_ended()
+            if ending is None:
+                raise
+            raise ServerFailed(
+                f"Spark has ended: {ending}. Run again; every flow resumes where it stopped"
             ) from error
 
     def _run(self, request: Request) -> Outcome:

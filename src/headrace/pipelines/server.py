@@ -14,7 +14,7 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -72,6 +72,8 @@ class Server:
     """For a session."""
     mark: str | None = None
     """In the environment of all processes that the server starts; None if it is not ours."""
+    ended: Callable[[], str | None] = lambda: None
+    """How a server that this process started has ended; None if it is running."""
 
 
 @contextmanager
@@ -93,7 +95,11 @@ def running_server(
             _write_settings(conf / "spark-defaults.conf", wanted)
             child.start(under=_environment(conf, scratch, master, mark))
         port = _wait(child)
-        yield Server(f"sc://localhost:{port}/;token={token}", mark)
+        yield Server(
+            f"sc://localhost:{port}/;token={token}",
+            mark,
+            lambda: None if child.running else f"{child.ending()} ({child.output} has more)",
+        )
     finally:
         child.stop(_STOP_TIMEOUT_S)
         wait_for_workers(mark)

@@ -116,6 +116,13 @@ def drop_dataflow_graph(spark: Any, graph_id: str) -> None:
     spark.client.execute_command(command)
 
 
+def limit_retries(spark: Any, count: int) -> None:
+    """Limit how often a request to a Spark Connect server is repeated if the connection fails."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=count)])
+
+
 def arrow_schema(schema: Any) -> Any:
     """The Arrow schema of Spark's schema, with times in UTC."""
     convert = import_module("pyspark.sql.pandas.types").to_arrow_schema

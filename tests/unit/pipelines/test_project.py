@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import PySparkException
 
 from headrace.pipelines.listening import Show
 from headrace.pipelines.lock import run_lock
 from headrace.pipelines.outcome import Request
 from headrace.pipelines.project import ProjectError, open_project, spec_of
 from headrace.pipelines.running import RunFailed, Runner
-from headrace.pipelines.server import ServerFailed, running_server
+from headrace.pipelines.server import Server, ServerFailed, running_server
 
 SPEC = {"name": "shop", "storage": ".headrace/checkpoints"}
 
@@ -143,11 +144,30 @@ def test_full_disk_during_a_run_is_a_failed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = open_project(write(tmp_path / "shop", "name: shop\nstorage: c\n"))
-    runner = Runner(project, None, {}, mark=None, show=cast(Show, None))
+    runner = Runner(project, None, {}, Server(""), cast(Show, None))
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "last-run.json.new")
 
     monkeypatch.setattr(runner, "_run", fail)
     with pytest.raises(RunFailed, match=r"No space left on device: 'last-run.json.new'. Correct"):
+        runner.run(Request())
+
+
+@pytest.mark.parametrize("error", [RunFailed("UNAVAILABLE"), PySparkException("UNAVAILABLE")])
+def test_run_reports_that_its_spark_server_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    project = open_project(write(tmp_path / "shop", "name: shop\nstorage: c\n"))
+    endings = [None, "SIGKILL"]
+    server = Server("", ended=lambda: endings.pop(0))
+    runner = Runner(project, None, {}, server, cast(Show, None))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(runner, "_run", fail)
+    with pytest.raises(type(error), match="UNAVAILABLE"):
+        runner.run(Request())
+    with pytest.raises(ServerFailed, match="Spark has ended: SIGKILL"):
         runner.run(Request())
