@@ -1,6 +1,6 @@
 """Writes a recording as one SVG: frames that CSS shows one by one.
 
-rich draws each frame; here they are stacked. Without animation, the last frame is visible.
+rich draws each frame; here they are stacked. Without animation, the busiest frame is visible.
 """
 
 import io
@@ -16,7 +16,7 @@ _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', mono
 _STYLE = """
 text {{ font-size: 20px; font-family: {font} }}
 .frame {{ visibility: hidden; animation: step {seconds:g}s step-end infinite }}
-.last {{ visibility: visible; animation: none }}
+.still {{ visibility: visible; animation: none }}
 @keyframes step {{ 0% {{ visibility: visible }} {part:.4f}% {{ visibility: hidden }} }}
 """
 
@@ -25,9 +25,12 @@ class Recording:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._frames: list[str] = []
+        self._still: tuple[float, str] | None = None
+        """The frame with the highest rate, and this rate."""
         self._width = self._height = 0.0
 
-    def add(self, drawn: RenderableType) -> None:
+    def add(self, drawn: RenderableType, rate: float) -> None:
+        """Add a frame, drawn while records were acknowledged at this rate."""
         console = Console(
             record=True,
             width=WIDTH,
@@ -43,13 +46,15 @@ class Recording:
         # Drop the clips at line ends, and shorten spaces, which take six characters.
         body = re.sub(r' clip-path="[^"]*"', "", body).replace("&#160;", "\u00a0")
         self._frames.append(body)
+        if self._still is None or rate > self._still[0]:
+            self._still = rate, body
 
     def write(self) -> None:
         self._path.write_text(self._svg(), encoding="utf-8")
 
     def _svg(self) -> str:
         count = len(self._frames)
-        shown = [(self._frames[-1], "last", 0.0)] if count else []
+        shown = [] if self._still is None else [(self._still[1], "still", 0.0)]
         shown += [(body, "frame", at * FRAME_S) for at, body in enumerate(self._frames)]
         back = '<rect width="100%" height="100%" rx="8" fill="#292929"/>'
         groups = "\n".join(

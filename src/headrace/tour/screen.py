@@ -82,7 +82,7 @@ class Screen:
     def keep(self) -> None:
         """Add the current frame to the recording."""
         if self._recording is not None:
-            self._recording.add(self.drawn())
+            self._recording.add(self.drawn(), self.history[-1] if self.history else 0.0)
 
     def drawn(
         self, *, is_compact: bool = False, console: "Console | None" = None

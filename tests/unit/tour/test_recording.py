@@ -10,14 +10,16 @@ from headrace.tour.recording import FRAME_S, Recording
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_every_frame_is_seen_in_its_turn_and_the_last_where_nothing_moves(tmp_path: Path) -> None:
+def test_each_frame_is_shown_in_turn_and_the_busiest_one_without_animation(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "tour.svg")
-    for line in ("first <step>", "second & more"):
-        recording.add(Text(line))
+    for line, rate in (("first <step>", 500.0), ("second & more", 1800.0), ("third", 0.0)):
+        recording.add(Text(line), rate)
     recording.write()
     root = ElementTree.fromstring((tmp_path / "tour.svg").read_text(encoding="utf-8"))
-    still, first, second = root.findall(f"{SVG}g")
-    assert [group.get("class") for group in (still, first, second)] == ["last", "frame", "frame"]
+    still, *frames = root.findall(f"{SVG}g")
+    assert still.get("class") == "still"
+    assert [group.get("class") for group in frames] == ["frame"] * 3
+    first, second, _ = frames
     assert f"animation-delay: {FRAME_S:g}s" in str(second.get("style"))
     assert _text(first) == "first\u00a0<step>"
     assert _text(still) == _text(second) == "second\u00a0&\u00a0more"
