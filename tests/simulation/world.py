@@ -13,10 +13,12 @@ import heapq
 import random
 from asyncio import events
 from collections.abc import Callable, Coroutine
-from typing import Any
+from contextvars import Context
+from typing import Any, TypeVarTuple
 
 START_WALL_MS = 1_700_000_000_000
 _NEVER = float("inf")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class _NoSelector:
@@ -41,6 +43,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self.world.now
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Time advances for each timer. Otherwise a loop of very short waits would never end."""
+        if delay > 0:
+            delay = max(delay, 2 * self._clock_resolution)
+        return super().call_later(delay, callback, *args, context=context)
 
     def _process_events(self, _event_list: list[Any]) -> None:
         pass
