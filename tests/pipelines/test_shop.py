@@ -94,9 +94,13 @@ def test_silver_parses_an_event_once(tmp_path: Path, spark_server: str) -> None:
     project = tmp_path / "shop"
     write_project(project, name="shop", bootstrap="", avro=False)
     spark = SparkSession.builder.remote(spark_server).create()
-    with graph_element_registration_context(Mock(GraphElementRegistry)):
-        silver = runpy.run_path(str(project / "transformations" / "silver.py"))
-    # Spark copies expressions of columns to a filter that reads the columns.
-    events = silver["checked"](spark.range(1).selectExpr("string(id) AS json", "json AS value"))
-    plan = events.where("reason IS NULL").select("event.*")._explain_string()
+    try:
+        with graph_element_registration_context(Mock(GraphElementRegistry)):
+            silver = runpy.run_path(str(project / "transformations" / "silver.py"))
+        # Spark copies expressions of columns to a filter that reads the columns.
+        events = silver["checked"](spark.range(1).selectExpr("string(id) AS json", "json AS value"))
+        plan = events.where("reason IS NULL").select("event.*")._explain_string()
+    finally:
+        # At the exit of pytest, PySpark would wait ten minutes for the server of an open session.
+        spark.stop()
     assert plan.count("from_json") == 1
