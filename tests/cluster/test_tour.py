@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-BEFORE = r"compared with ([\d ]+)/s with one partition"
-AFTER = r"  ([\d ]+) records/s are acknowledged, compared"
+BEFORE = r"compared with ([\d,]+)/s with one partition"
+AFTER = r"  ([\d,]+) records/s are acknowledged, compared"
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def processes_in(place: Path) -> list[str]:
 def number(said: str, pattern: str) -> int:
     found = re.search(pattern, said)
     assert found is not None, f"no {pattern!r} in:\n{said}"
-    return int(found[1].replace(" ", ""))
+    return int(found[1].replace(",", ""))
 
 
 @pytest.mark.timeout(240)
@@ -73,10 +73,10 @@ def test_the_tour_shows_in_eight_steps_what_it_has_measured(tmp_path: Path) -> N
     assert re.search(r"through broker 2; idle: consumer [AB]", said)
     # One broker is too little, three are enough.
     assert "Each broker of this tour is limited to" in said
-    assert number(said, r"the queue grew by .* to ([\d ]+);") > 0
+    assert number(said, r"the queue grew by .* to ([\d,]+);") > 0
     assert number(said, AFTER) > number(said, BEFORE)
     # Without replicas a dead broker's partitions are gone; with them others lead.
-    assert number(said, r"s: ([\d ]+) acknowledged on partitions") == 0
+    assert number(said, r"s: ([\d,]+) acknowledged on partitions") == 0
     assert re.search(r"broker \d is killed; new leaders after [\d.]+ s\. \d: broker \d", said)
     assert "in sync: 2 of 3 replicas of 6 partitions" in said
     assert "in sync: 3 of 3 replicas of 6 partitions" in said
@@ -85,7 +85,7 @@ def test_the_tour_shows_in_eight_steps_what_it_has_measured(tmp_path: Path) -> N
     assert re.search(r"it has partitions [\d, and]+ \(.* kB\) and is the leader of \d", said)
     # Counted at three places, and never a record less.
     counts = re.findall(
-        r"acknowledged ([\d ]+), read ([\d ]+), lost (\d+), in the log twice (\d)", said
+        r"acknowledged ([\d,]+), read ([\d,]+), lost (\d+), in the log twice (\d)", said
     )
     assert len(counts) == 3
     for acknowledged, read, lost, twice in counts:

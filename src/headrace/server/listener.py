@@ -120,8 +120,8 @@ class Listener:
         self._plane = plane
         self._admission = admission
         self._rates = rates
-        self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """A spare descriptor, which `_turn_away` closes if no other is left."""
+        self._reserve = _open_reserve()
+        """A spare descriptor, which `_turn_away` closes if no other is left; or -1."""
         plane.listen(self, sock)
 
     def accept(self) -> None:
@@ -134,8 +134,9 @@ class Listener:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     _log.error("connection not accepted: error=%s", error.strerror)
                     return
-                self._turn_away()
-                continue
+                if self._turn_away():
+                    continue
+                return
             host = str(address[0])
             if not self._admission.admit(host):
                 sock.close()
@@ -162,23 +163,42 @@ class Listener:
                 continue
             plane.add(Connection(plane, transport, name, self.name, self._is_internal, plane.now))
 
-    def _turn_away(self) -> None:
-        """Without descriptors: close the waiting connection, or epoll would report it forever."""
-        os.close(self._reserve)
+    def _turn_away(self) -> bool:
+        """Without descriptors: close the waiting connection, or epoll would report it forever.
+
+        False if this is not possible now, because another thread has used the last descriptor.
+        """
+        self._close_reserve()
         try:
             sock, address = self.sock.accept()
+        except OSError as error:
+            # Otherwise the client has disconnected.
+            return error.errno not in (errno.EMFILE, errno.ENFILE)
+        else:
             sock.close()
             self._admission.refused(str(address[0]), "no file descriptors are left")
-        except OSError:
-            return  # The client has disconnected.
+            return True
         finally:
-            self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            self._reserve = _open_reserve()
+
+    def _close_reserve(self) -> None:
+        # The number can belong to another file as soon as it is closed.
+        reserve, self._reserve = self._reserve, -1
+        if reserve >= 0:
+            os.close(reserve)
 
     def close(self) -> None:
-        os.close(self._reserve)
+        self._close_reserve()
         self._plane.listeners.pop(self.sock.fileno(), None)
         self._plane.epoll.unregister(self.sock.fileno())
         self.sock.close()
+
+
+def _open_reserve() -> int:
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
 
 def above_clients(sock: socket.socket) -> socket.socket:
