@@ -66,7 +66,7 @@ def create_topic(connection: RawConnection, topic: str, **configs: str) -> None:
 def wait_for_coordinator(connection: RawConnection, group: str) -> None:
     """The first request creates __consumer_offsets."""
     wanted = {"key": group, "key_type": 0}
-    member = {"group_id": group, "generation_id": 1, "member_id": "nobody"}
+    member = {"group_id": group, "generation_id": 1, "member_id": "unknown"}
     eventually(
         "a coordinator that has loaded its groups",
         lambda: (
@@ -164,18 +164,23 @@ def test_a_client_id_can_have_other_bytes_than_utf_8(connection: RawConnection) 
     assert connection.read_answer(METADATA, 1)["topics"] == []
 
 
+def joining_member(name: str) -> Message:
+    """The first heartbeat of a member; the group and its topic have the same name."""
+    return {
+        "group_id": name,
+        "member_id": "",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 30_000,
+        "subscribed_topic_names": [name],
+        "topic_partitions": (),
+    }
+
+
 def test_a_member_without_an_expression_has_an_empty_one(
     connection: RawConnection, new_topic: str
 ) -> None:
     create_topic(connection, new_topic)
-    member: Message = {
-        "group_id": new_topic,
-        "member_id": "",
-        "member_epoch": 0,
-        "rebalance_timeout_ms": 30_000,
-        "subscribed_topic_names": [new_topic],
-        "topic_partitions": (),
-    }
+    member = joining_member(new_topic)
     wait_for_coordinator(connection, new_topic)
     assert connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, member)["error_code"] == 0
     body = {"group_ids": [new_topic], "include_authorized_operations": False}
@@ -184,8 +189,8 @@ def test_a_member_without_an_expression_has_an_empty_one(
 
 
 def test_authorized_operations_are_not_returned_with_an_error(connection: RawConnection) -> None:
-    body = {"groups": ["nobody"], "include_authorized_operations": True}
-    wait_for_coordinator(connection, "nobody")
+    body = {"groups": ["unknown"], "include_authorized_operations": True}
+    wait_for_coordinator(connection, "unknown")
     (group,) = connection.ask(DESCRIBE_GROUPS, 6, body)["groups"]
     assert group["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
     assert group["authorized_operations"] == -(2**31)
@@ -327,14 +332,7 @@ def test_members_of_the_consumer_protocol_commit_since_version_9(
 ) -> None:
     create_topic(connection, new_topic)
     wait_for_coordinator(connection, new_topic)
-    member: Message = {
-        "group_id": new_topic,
-        "member_id": "",
-        "member_epoch": 0,
-        "rebalance_timeout_ms": 30_000,
-        "subscribed_topic_names": [new_topic],
-        "topic_partitions": (),
-    }
+    member = joining_member(new_topic)
     joined = connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, member)
     partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
     commit = {
@@ -350,7 +348,7 @@ def test_members_of_the_consumer_protocol_commit_since_version_9(
 
 
 def test_a_consumer_group_must_have_a_name(connection: RawConnection) -> None:
-    wait_for_coordinator(connection, "nobody")
+    wait_for_coordinator(connection, "unknown")
     body = {"group_ids": [""], "include_authorized_operations": False}
     (group,) = connection.ask(CONSUMER_GROUP_DESCRIBE, 1, body)["groups"]
     assert group["error_code"] == ErrorCode.INVALID_GROUP_ID

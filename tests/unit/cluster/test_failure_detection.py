@@ -254,11 +254,13 @@ def test_a_controller_that_has_not_heard_of_most_lately_may_be_cut_off_itself() 
     liveness = Liveness(1)
     brokers = {node: BrokerInfo(node, (), None, node) for node in range(1, 4)}
     liveness.start_as_controller(brokers)
-    assert not liveness.has_heard_most(brokers, 0.0), "a new controller has heard of nobody"
+    assert not liveness.has_heard_most(brokers, 0.0), (
+        "a new controller has received no response yet"
+    )
     liveness.responded(brokers[2], 5.0)
     assert liveness.has_heard_most(brokers, 5.0)
     assert not liveness.has_heard_most(brokers, 6.0)
-    assert liveness.has_heard_most({1: brokers[1]}, 6.0), "there is nobody else"
+    assert liveness.has_heard_most({1: brokers[1]}, 6.0), "the cluster has one broker"
 
 
 def test_half_of_the_others_may_be_silent_and_no_more() -> None:
