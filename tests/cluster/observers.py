@@ -189,6 +189,8 @@ class EndSampler(_Thread):
                 for each in view["topics"][0]["partitions"]
                 if each["leader_id"] == broker.node_id
             }
+            if not epochs:
+                return
             # The broker rejects a request with another epoch than its own, so a result is of
             # this epoch.
             rows = [

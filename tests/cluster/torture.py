@@ -20,7 +20,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from headrace.testing.cluster import ClusterBroker, RunningCluster
+from headrace.testing.cluster import RunningCluster
 from tests.cluster.disks import Disk, DisksUnavailable, mounted
 from tests.cluster.history import Deletions, Load, Topic, check
 from tests.cluster.observers import EndSampler, Observations, RecordReader
@@ -60,8 +60,6 @@ class Torture:
         self.deletions = Deletions()
         self._loads: list[Load] = []
         self._is_idle = False
-        self._log_sizes: Counter[int] = Counter()
-        """How much of each broker's log was searched for offline logs."""
 
     def run_round(self, seconds: float) -> None:
         """Create a topic, run faults for a while, heal, and check everything."""
@@ -145,18 +143,9 @@ class Torture:
         for broker in self.cluster.brokers.values():
             if broker.is_running:
                 broker.resume()
-                self._restart_if_offline(broker)
         if not self.cluster.zookeeper.nodes[0].process.running:
             self.cluster.zookeeper.start()
         self.cluster.start_brokers(timeout_s=DEADLINE_S)
-
-    def _restart_if_offline(self, broker: ClusterBroker) -> None:
-        """After a full disk, a log can be offline until its broker restarts."""
-        searched = self._log_sizes[broker.node_id]
-        self._log_sizes[broker.node_id] = broker.log_size()
-        if "offline until the broker restarts" in broker.log(searched):
-            self.say(f"broker {broker.node_id} has an offline log, restarting it")
-            broker.restart(timeout_s=DEADLINE_S)
 
 
 def section(torture: Torture, hours: float, seed: int, command: str) -> str:

@@ -121,6 +121,39 @@ def test_a_truncation_that_fails_is_retried_or_takes_the_log_offline(
     assert outcomes == {True, False}
 
 
+def error_of_truncation(log: Log, target: int) -> OSError | None:
+    try:
+        truncate(log, target)
+    except OSError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_full_disk_or_a_lack_of_descriptors_never_stops_a_truncation_halfway(
+    target: int, is_settled: bool
+) -> None:
+    failures = 0
+    for operation in range(1, operations_of(target, is_settled) + 1):
+        files = SimulatedFiles(operation)
+        log = filled(files, is_settled=is_settled)
+        before = answers(log)
+        files.short_from = files.operations + operation
+        error = error_of_truncation(log, target)
+        if error is not None:
+            failures += 1
+            assert error.errno in (errno.ENOSPC, errno.EMFILE)
+            assert not log.is_offline
+            files.capacity = files.open_max = None
+            assert answers(log) == before
+            truncate(log, target)
+        files.capacity = files.open_max = None
+        check_both_ways(log, target)
+        assert open_log(files.killed(), CONFIG).log_end_offset == target + 1
+    assert failures > 0
+
+
 def failing(kind: str, ending: str, code: int) -> tuple[SimulatedFiles, Log]:
     """A truncation inside the last segment, whose last step of this kind fails."""
     files = SimulatedFiles()

@@ -93,8 +93,20 @@ MUTATIONS = (
         (
             Change(
                 _TRUNCATION,
-                "        log.go_offline(error)\n        raise\n    log.durable.truncation_written",
-                "        raise\n    log.durable.truncation_written",
+                "        log.go_offline(error)\n        raise\n    finally",
+                "        raise\n    finally",
+            ),
+        ),
+        first=600,
+    ),
+    Mutation(
+        "truncation-needs-space",
+        "a truncation writes its last checkpoint after it has removed records",
+        (
+            Change(
+                _TRUNCATION,
+                "        files.rename(last, path)\n",
+                "        files.replace_file(path, encode_log_checkpoint(checkpoint))\n",
             ),
         ),
     ),

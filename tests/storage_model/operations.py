@@ -280,6 +280,10 @@ class Operations(Driver):
                 break
             except (OSError, ApiError) as error:
                 self._cut_failed(error, attempt)
+            finally:
+                if self.files.short_from >= 0:
+                    self.files.short_from = -1
+                    self.do_relief(0, 0)
             if log.is_offline:
                 return
         end = int(log.log_end_offset)
@@ -295,14 +299,20 @@ class Operations(Driver):
         self.observe()
 
     def _maybe_fault(self, b: int) -> None:
-        """Let one operation of a truncation fail: otherwise that is rare."""
+        """Let a truncation fail, or run short of space and descriptors: otherwise that is rare."""
         if b % 4 == 3:
             self.do_fault(b // 4, b // 7)
+        elif b % 4 == 2:
+            self.files.short_from = self.files.operations + 1 + b // 4 % 20
 
     def _cut_failed(self, error: OSError | ApiError, attempt: int) -> None:
         """As a follower does: it tries again, unless the disk is broken."""
-        if isinstance(error, OSError) and error.errno not in PASSING:
-            self.log.go_offline(error)
+        if isinstance(error, OSError):
+            if error.errno not in PASSING:
+                self.log.go_offline(error)
+            elif len(self.files.failed) == self.failures_seen:
+                message = f"a shortage took the log offline: {error!r}"
+                require(not self.log.is_offline, "truncation", message)
         self.check_failures()
         self.files.capacity = self.files.open_max = None
         self.files.fail_at.clear()

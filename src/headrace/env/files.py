@@ -74,7 +74,14 @@ class Files(Protocol):
     def leave_read_ahead_to_us(self, fd: int) -> None:
         """Disable the kernel's automatic read-ahead for this descriptor."""
 
-    def sync_directory(self, path: str) -> None: ...
+    def open_directory(self, path: str) -> int:
+        """A descriptor for `sync_directory`."""
+
+    def sync_directory(self, path: str, fd: int = -1) -> None:
+        """Make the names in a directory survive a power failure.
+
+        With a descriptor of the directory, this works also when no descriptors are left.
+        """
 
     def sync_file_system(self, fd: int, paths: Sequence[str]) -> None:
         """Make all files on the file system of an open file survive a power failure.
@@ -215,8 +222,14 @@ class SystemFiles:
     def leave_read_ahead_to_us(self, fd: int) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
-    def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def open_directory(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync_directory(self, path: str, fd: int = -1) -> None:
+        if fd >= 0:
+            os.fsync(fd)
+            return
+        fd = self.open_directory(path)
         try:
             os.fsync(fd)
         finally:

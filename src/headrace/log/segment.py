@@ -166,6 +166,10 @@ class Segment:
         file = LogFile(self._files, path, self._files.open(path, write=True, create=True))
         if self._files.size(file.fd):
             self._files.truncate(file.fd, 0)
+        self.begin_with(file)
+
+    def begin_with(self, file: LogFile) -> None:
+        """Use this empty file for a new segment."""
         self.file = file
         self.used = True
         self.start_indexes()

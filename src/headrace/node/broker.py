@@ -467,8 +467,11 @@ class Broker:
         if not self.config.get_bool("log.cleaner.enable"):
             return
         if any(partition.log.config.compacts for partition in self._table):
-            from headrace.node.compaction import Compaction
-
+            try:
+                from headrace.node.compaction import Compaction
+            except OSError as error:
+                _log.warning("compaction not started, trying again later: error=%s", error)
+                return
             assert self._worker is not None
             self._compaction = Compaction(
                 self.config, self._clock, self._logs, self._table, self._worker, self._start_job

@@ -66,6 +66,8 @@ class SimulatedFiles:
         """The operation (counted from 1) at which the machine stops."""
         self.fail_at: dict[int, int] = {}
         """Maps an operation to the errno that it fails with."""
+        self.short_from = -1
+        """The operation from which on the disk is full, and no descriptors are left."""
         self.trace: list[str] = []
         """Kind and path of each operation."""
         self.failed: list[str] = []
@@ -76,6 +78,7 @@ class SimulatedFiles:
         """The number of power failures."""
         self._root = _Directory()
         self._open: dict[int, tuple[_File, str]] = {}
+        self._open_directories: set[int] = set()
         self._next_fd = 1000
         self._locks: set[str] = set()
 
@@ -109,10 +112,10 @@ class SimulatedFiles:
         return _size_of(self._root)
 
     def open_count(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._open_directories)
 
     def open_descriptors(self) -> set[int]:
-        return set(self._open)
+        return {*self._open, *self._open_directories}
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         self._file(path).modified_ms = modified_ms
@@ -129,6 +132,8 @@ class SimulatedFiles:
         self.trace.append(f"{kind} {path}")
         if self.operations == self.crash_at:
             raise SimulatedCrash(f"operation {self.operations}: {kind} {path}")
+        if self.operations == self.short_from:
+            self.capacity = self.open_max = 0
         code = self.fail_at.get(self.operations)
         if code is not None:
             self.failed.append(self.trace[-1])
@@ -160,10 +165,13 @@ class SimulatedFiles:
         return self._next_fd
 
     def _want_descriptor(self, path: str) -> None:
-        if self.open_max is not None and len(self._open) >= self.open_max:
+        if self.open_max is not None and self.open_count() >= self.open_max:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
     def close(self, fd: int) -> None:
+        if fd in self._open_directories:
+            self._open_directories.remove(fd)
+            return
         _, path = self._open.pop(fd)
         self._locks.discard(path)
 
@@ -223,8 +231,17 @@ class SimulatedFiles:
     def leave_read_ahead_to_us(self, fd: int) -> None:
         assert fd in self._open
 
-    def sync_directory(self, path: str) -> None:
+    def open_directory(self, path: str) -> int:
         self._want_descriptor(path)
+        self._directory(path)
+        self._next_fd += 1
+        self._open_directories.add(self._next_fd)
+        return self._next_fd
+
+    def sync_directory(self, path: str, fd: int = -1) -> None:
+        if fd < 0:
+            self._want_descriptor(path)
+        assert fd < 0 or fd in self._open_directories
         directory = self._directory(path)
         try:
             self._operate("sync_directory", path)
@@ -292,6 +309,7 @@ class SimulatedFiles:
         del directory.cached[name]
 
     def list_directory(self, path: str) -> list[FileInfo]:
+        self._want_descriptor(path)
         found: list[FileInfo] = []
         for name, node in sorted(self._directory(path).cached.items()):
             if isinstance(node, _File):

@@ -5,8 +5,9 @@ Rare, and waits for the disk. The log must have no running job and no staged bat
 1. A checkpoint with `discard_from` is durable before the first change, and one without it before
    the next append. In between, start-up finishes the truncation (`interrupted`).
 2. Until the first checkpoint is renamed, no record was removed, and the caller can try again,
-   unless a sync of records failed. If that rename or a later step fails, the log goes offline: it
-   is never used half-truncated.
+   unless a sync of records failed. Each step that needs free space or a descriptor comes before
+   this rename, so a full disk does not stop a truncation halfway. If the rename or a later step
+   fails, the log goes offline: it is never used half-truncated.
 3. The producers' state at the new end is durable before that checkpoint, if the records are.
 """
 
@@ -89,13 +90,13 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> None:
         _sync_kept(log, file)
         kept_part = _part_of(log, last, position, aborted)
         checkpoint = _covering(log, checkpoint, kept_part, offset, producers)
-    with _discarding(log, checkpoint, offset):
+    names = [info.name for info in log.files.list_directory(log.path)]
+    with _discarding(log, checkpoint, offset) as directory_fd:
         for segment in reversed(removed):
             _remove(log, segment)
-        _remove_snapshots_beyond(log, offset)
-        _remove_starts_beyond(log, offset)
+        _remove_beyond(log, names, offset)
         # Otherwise a power failure could restore a segment over a new one of the same name.
-        log.files.sync_directory(log.path)
+        log.files.sync_directory(log.path, directory_fd)
         log.files.truncate(file.fd, position)
         log.files.sync(file.fd)
         last.file = file
@@ -178,19 +179,27 @@ def _start_at(
 ) -> None:
     """Replace all segments by an empty one."""
     checkpoint = checkpoint_of(log.topic_id, offset, base_offset)
-    segment = Segment(log.files, log.cache, log.path, base_offset, now_ms)
-    with _discarding(log, checkpoint, 0):
+    files = log.files
+    segment = Segment(files, log.cache, log.path, base_offset, now_ms)
+    segment_path = segment.path(".log")
+    path = snapshot_path(log.path, offset)
+    files.write_file(segment_path + TEMPORARY, b"", sync=False)
+    file = LogFile(files, segment_path, files.open(segment_path + TEMPORARY, write=True))
+    if producers.entries:
+        files.write_file(path + TEMPORARY, encode_snapshot(dict(producers.entries)), sync=True)
+    names = [info.name for info in files.list_directory(log.path)]
+    with _discarding(log, checkpoint, 0) as directory_fd:
         for each in log.segments.all:
             each.forget()
-        for info in reversed(log.files.list_directory(log.path)):
-            if is_of_a_log(info.name):
-                log.files.remove(f"{log.path}/{info.name}")
-        log.files.sync_directory(log.path)
-        segment.create()
+        for name in reversed(names):
+            if is_of_a_log(name):
+                files.remove(f"{log.path}/{name}")
+        files.sync_directory(log.path, directory_fd)
+        files.rename(segment_path + TEMPORARY, segment_path)
+        segment.begin_with(file)
         log.durable.empty()
         if producers.entries:
-            snapshot = encode_snapshot(dict(producers.entries))
-            log.files.write_file(snapshot_path(log.path, offset), snapshot, sync=True)
+            files.rename(path + TEMPORARY, path)
             log.durable.add_snapshot(offset)
     log.set_start(offset)
     log.epochs.cut_end(0)
@@ -257,19 +266,30 @@ def _prepare(log: "Log") -> None:
 
 
 @contextmanager
-def _discarding(log: "Log", checkpoint: LogCheckpoint, offset: int) -> Iterator[None]:
-    """Make the removal of offsets from here on atomic. If a step fails, the log goes offline."""
+def _discarding(log: "Log", checkpoint: LogCheckpoint, offset: int) -> Iterator[int]:
+    """Make the removal of offsets from here on atomic. If a step fails, the log goes offline.
+
+    Yields a descriptor of the directory.
+    """
+    files = log.files
     path = f"{log.path}/{LOG_CHECKPOINT}"
-    first = encode_log_checkpoint(checkpoint._replace(discard_from=offset))
-    log.files.write_file(path + TEMPORARY, first, sync=True)
+    first, last = path + TEMPORARY, f"{path}.truncated{TEMPORARY}"
+    files.write_file(
+        first, encode_log_checkpoint(checkpoint._replace(discard_from=offset)), sync=True
+    )
+    files.write_file(last, encode_log_checkpoint(checkpoint), sync=True)
+    directory_fd = files.open_directory(log.path)
     try:
-        log.files.rename(path + TEMPORARY, path)
-        log.files.sync_directory(log.path)
-        yield
-        log.files.replace_file(path, encode_log_checkpoint(checkpoint))
+        files.rename(first, path)
+        files.sync_directory(log.path, directory_fd)
+        yield directory_fd
+        files.rename(last, path)
+        files.sync_directory(log.path, directory_fd)
     except OSError as error:
         log.go_offline(error)
         raise
+    finally:
+        files.close(directory_fd)
     log.durable.truncation_written(checkpoint.recovery_point)
 
 
@@ -279,23 +299,18 @@ def _remove(log: "Log", segment: Segment) -> None:
         log.files.remove(path)
 
 
-def _remove_snapshots_beyond(log: "Log", offset: int) -> None:
-    """Remove `.snapshot` files: a job that failed can leave one that is not in `snapshots`.
+def _remove_beyond(log: "Log", names: list[str], offset: int) -> None:
+    """Remove the snapshots and `.start` files of offsets beyond this one.
 
-    A later start would load its sequences, which come from truncated batches.
+    Failed jobs can leave files that are in neither `snapshots` nor `noted_start`. A later start
+    would load the sequences of such a snapshot, which come from truncated batches.
     """
-    for info in log.files.list_directory(log.path):
-        at = offset_of(info.name)
-        if info.name.endswith(".snapshot") and at > offset:
-            if at in log.durable.snapshots:
-                log.durable.remove_snapshot(at)
-            log.files.remove(f"{log.path}/{info.name}")
-
-
-def _remove_starts_beyond(log: "Log", offset: int) -> None:
-    """Remove `.start` files: each failed job on a full disk can leave one."""
-    for info in log.files.list_directory(log.path):
-        if info.name.endswith(START) and offset_of(info.name) > offset:
-            log.files.remove(f"{log.path}/{info.name}")
-    if log.durable.noted_start > offset:
-        log.durable.note_start(-1)
+    durable = log.durable
+    for name in names:
+        at = offset_of(name)
+        if at > offset and name.endswith((".snapshot", START)):
+            if name.endswith(".snapshot") and at in durable.snapshots:
+                durable.remove_snapshot(at)
+            log.files.remove(f"{log.path}/{name}")
+    if durable.noted_start > offset:
+        durable.note_start(-1)
