@@ -1,6 +1,8 @@
-// The Java client of bench.failover: see failover_client.py for its arguments and its output.
+// The Java client of bench.failover. failover_client.py describes its output.
 //
-//   java -cp ... FailoverClient produce|consume BOOTSTRAP TOPIC    until its standard input ends
+//     java -cp ... FailoverClient produce|consume BOOTSTRAP TOPIC
+//
+// The client runs until its standard input ends.
 
 import java.time.Duration;
 import java.util.List;
@@ -29,7 +31,7 @@ public final class FailoverClient {
         work.start();
         try {
             while (System.in.read() >= 0) {
-                // Only the end counts.
+                // Wait for the end of the input.
             }
         } catch (java.io.IOException error) {
             System.err.println(error);

@@ -1,7 +1,16 @@
-"""`python -m bench`: measures Headrace beside Apache Kafka and writes docs/BENCHMARKS.md.
+"""Compares Headrace with Apache Kafka, and writes the tables of docs/BENCHMARKS.md.
 
-Owns the options and the facts about the machine. Everything stays on 127.0.0.1 and stops by
-itself; an interrupted run stops the brokers, removes their data and writes nothing.
+Without options, runs all workloads and these parts:
+
+- flush: the workloads again, with flush.messages=1
+- start: the time from the start of a broker to its first response
+- beside: the latency of one consumer while other clients load the broker
+- groups: consumer groups
+- cluster: three brokers with three replicas
+- scale: thousands of partitions on three brokers
+
+All traffic stays on 127.0.0.1. At the end, and after Ctrl-C, the benchmark stops its brokers and
+deletes their data. An interrupted run writes no file.
 """
 
 from __future__ import annotations
@@ -26,48 +35,80 @@ from bench.workloads import WORKLOADS
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
 RAW = ROOT / "docs" / "benchmarks.json"
 _PARTS = ("flush", "start", "beside", "groups", "cluster", "scale")
-_PAGE_HEAD = """# Benchmarks
-
-`make bench` starts Headrace and Apache Kafka on one machine, warms both with two full rounds,
-alternates them three times and writes the part of this page between the marks. The load generator
-(`bench/load.py`) sends pre-built requests over raw sockets, the same bytes to both, and compares
-every answer. One partition, acks=1 (all three replicas in the cluster's part). Figures are medians,
-least and greatest in brackets. Broker CPU is user and system time of the whole process, in the
-cluster's part of all its processes; RSS leaves the page cache out.
-"""
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, one round")
-    parser.add_argument("--only", help=f"of {', '.join((*WORKLOADS, *_PARTS))}; with commas")
-    parser.add_argument("--headrace-only", action="store_true")
-    parser.add_argument("--kafka-only", action="store_true")
-    parser.add_argument("--rounds", type=int, help="that count (3)")
-    parser.add_argument("--warm-rounds", type=int, help="that do not (2)")
-    parser.add_argument("--scale", type=float, help="of the work in each round (1)")
-    parser.add_argument("--partitions", type=int, help="of the part on scale (2000)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="one round with a tenth of the work")
+    parser.add_argument(
+        "--only",
+        metavar="NAME,NAME",
+        help=f"run only these workloads and parts: {', '.join((*WORKLOADS, *_PARTS))}",
+    )
+    parser.add_argument("--headrace-only", action="store_true", help="do not run Apache Kafka")
+    parser.add_argument("--kafka-only", action="store_true", help="do not run Headrace")
+    parser.add_argument(
+        "--rounds", type=int, help="measured rounds (default: 3, groups: 2; with --quick: 1)"
+    )
+    parser.add_argument(
+        "--warm-rounds",
+        type=int,
+        help="rounds before the measured ones, of the workloads and of the part cluster "
+        "(default: 2; with --quick: 1)",
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        help="factor of the requests per round (default: 1; with --quick: 0.1, cluster: 0.3)",
+    )
+    parser.add_argument(
+        "--partitions",
+        type=int,
+        help=f"partitions in the part scale (default: {scale.PARTITIONS})",
+    )
     parser.add_argument(
         "--minutes",
         type=float,
         default=20.0,
-        help="that all may take (20): a slow machine does less work in each round after the first",
+        help="time limit for the workloads on a single broker (default: 20). "
+        "If the first round shows that they would take longer, later rounds do less work: "
+        "at least a tenth",
     )
-    parser.add_argument("--uncompiled", action="store_true", help="run Headrace from its sources")
-    parser.add_argument("--path", type=Path, help="a directory with a compiled headrace package")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="for Headrace"
+        "--uncompiled", action="store_true", help="run Headrace from src/, uncompiled"
     )
-    parser.add_argument("--profile", choices=(profile.PERF, profile.CPROFILE))
-    parser.add_argument("--save", action="store_true", help="write the page after a partial run")
+    parser.add_argument(
+        "--path",
+        type=Path,
+        help="directory whose package headrace is run (default: a compiled one)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="setting of the Headrace brokers; can be repeated",
+    )
+    parser.add_argument(
+        "--profile",
+        choices=(profile.PERF, profile.CPROFILE),
+        help="profile Headrace; the reports are written to .cache/profile/",
+    )
+    parser.add_argument(
+        "--save", action="store_true", help="write docs/BENCHMARKS.md also after a partial run"
+    )
     return parser.parse_args()
 
 
-def plan_of(chosen: argparse.Namespace) -> schedule.Plan:
+def make_plan(chosen: argparse.Namespace) -> schedule.Plan:
     only = frozenset(chosen.only.split(",")) if chosen.only else frozenset((*WORKLOADS, *_PARTS))
     unknown = only - {*WORKLOADS, *_PARTS}
     if unknown:
-        raise SystemExit(f"no such workload: {', '.join(sorted(unknown))}")
+        raise SystemExit(f"unknown workload: {', '.join(sorted(unknown))}. See --help.")
     wanted = tuple(name for name in WORKLOADS if name in only)
     if "flush" in only and not wanted:
         wanted = tuple(WORKLOADS)
@@ -80,8 +121,8 @@ def plan_of(chosen: argparse.Namespace) -> schedule.Plan:
         groups="groups" in only,
         cluster="cluster" in only,
         partitions=(chosen.partitions or scale.PARTITIONS) if "scale" in only else 0,
-        warm_rounds=_number(chosen.warm_rounds, 1 if chosen.quick else 2) if wanted else 0,
-        rounds=_number(chosen.rounds, 1 if chosen.quick else 3),
+        warm_rounds=_or_default(chosen.warm_rounds, 1 if chosen.quick else 2) if wanted else 0,
+        rounds=_or_default(chosen.rounds, 1 if chosen.quick else 3),
         scale=chosen.scale or (0.1 if chosen.quick else 1.0),
         minutes_max=chosen.minutes,
         headrace=headrace_command(chosen),
@@ -90,23 +131,24 @@ def plan_of(chosen: argparse.Namespace) -> schedule.Plan:
     )
 
 
-def _number(given: int | None, default: int) -> int:
+def _or_default(given: int | None, default: int) -> int:
     return default if given is None else given
 
 
 def headrace_command(chosen: argparse.Namespace) -> HeadraceCommand:
     settings = dict(item.split("=", 1) for item in chosen.set)
-    # Brokers run elsewhere than where this was typed.
+    # Absolute, because brokers run in other directories.
     path = None if chosen.path is None else chosen.path.resolve()
     if path is None and not chosen.kafka_only:
-        plain = chosen.uncompiled or chosen.profile == profile.CPROFILE
-        path = ROOT / "src" if plain else compiled.site()
+        is_uncompiled = chosen.uncompiled or chosen.profile == profile.CPROFILE
+        path = ROOT / "src" if is_uncompiled else compiled.site()
     return HeadraceCommand(
         path=path, settings=settings, interpreter_options=profile.command_prefix(chosen.profile)
     )
 
 
-def facts(plan: schedule.Plan, arguments: list[str]) -> dict[str, str]:
+def describe_run(plan: schedule.Plan, arguments: list[str]) -> dict[str, str]:
+    """The command, the machine and the versions, for the lists above the tables."""
     memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
     model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     shown = " ".join(re.sub(r"(?<==)/\S+|^/\S+", "DIR", item) for item in arguments)
@@ -135,19 +177,18 @@ def _rounds(warm: int, measured: int) -> str:
 
 
 def _java() -> str:
-    told = subprocess.run([kafka.java(), "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "([^"]+)"', told.stderr)
+    done = subprocess.run([kafka.java(), "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "([^"]+)"', done.stderr)
     return f"Java {version.group(1) if version else 'unknown'}"
 
 
 def _has_loads(plan: schedule.Plan) -> bool:
-    """Whether anything is to be measured of single brokers, groups apart."""
+    """Whether `schedule.Run` has work: workloads on one broker, starts or interference."""
     return bool(plan.workloads) or plan.start or plan.beside
 
 
 def save(measured: schedule.Measured, parts: Mapping[tuple[str, str], str]) -> None:
-    PAGE.parent.mkdir(exist_ok=True)
-    page = PAGE.read_text() if PAGE.exists() else _PAGE_HEAD
+    page = PAGE.read_text()
     for marks, text in parts.items():
         page = table.insert(page, text, *marks)
     PAGE.write_text(page)
@@ -171,19 +212,19 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = options()
     try:
-        plan = plan_of(chosen)
+        plan = make_plan(chosen)
         measured = schedule.Run(plan).run() if _has_loads(plan) else schedule.Measured()
         if plan.groups:
-            rounds = _number(chosen.rounds, 1 if chosen.quick else 2)
+            rounds = _or_default(chosen.rounds, 1 if chosen.quick else 2)
             grouped = groups.measure(plan.names, plan.headrace, rounds, plan.scale)
         if plan.cluster:
-            warm_rounds = _number(chosen.warm_rounds, 1 if chosen.quick else 2)
-            part = chosen.scale or (0.3 if chosen.quick else 1.0)
-            clustered = cluster.measure(plan.names, plan.headrace, warm_rounds, plan.rounds, part)
+            warm_rounds = _or_default(chosen.warm_rounds, 1 if chosen.quick else 2)
+            factor = chosen.scale or (0.3 if chosen.quick else 1.0)
+            clustered = cluster.measure(plan.names, plan.headrace, warm_rounds, plan.rounds, factor)
         if plan.partitions:
             scaled = scale.measure(plan.names, plan.headrace, plan.partitions)
     except KeyboardInterrupt:
-        say("interrupted: brokers stopped, nothing saved")
+        say("interrupted: the brokers were stopped, and no file was written")
         return 130
     except (kafka.KafkaError, frames.AnswerError, ConnectionError) as error:
         say(f"the benchmark failed: {error}")
@@ -191,17 +232,17 @@ def main() -> int:
     if plan.profile == profile.CPROFILE:
         profile.report_cprofile()
     parts: dict[tuple[str, str], str] = {}
-    told = facts(plan, sys.argv[1:])
+    facts = describe_run(plan, sys.argv[1:])
     if _has_loads(plan):
-        page = table.render(measured.cached, measured.flushed, told)
+        page = table.render(measured.cached, measured.flushed, facts)
         parts[(table.BEGIN, table.END)] = page
     if plan.groups:
-        parts[(groups.BEGIN, groups.END)] = groups.render(grouped, told)
+        parts[(groups.BEGIN, groups.END)] = groups.render(grouped, facts)
     if plan.cluster:
-        own = told | {"Rounds": _rounds(warm_rounds, plan.rounds)}
+        own = facts | {"Rounds": _rounds(warm_rounds, plan.rounds)}
         parts[(cluster.BEGIN, cluster.END)] = cluster.render(clustered, own)
     if plan.partitions:
-        parts[(scale.BEGIN, scale.END)] = scale.render(scaled, told, plan.partitions)
+        parts[(scale.BEGIN, scale.END)] = scale.render(scaled, facts, plan.partitions)
     print("\n".join(parts.values()))
     complete = not (chosen.only or chosen.quick or chosen.kafka_only or chosen.headrace_only)
     if chosen.save or (complete and not chosen.profile):

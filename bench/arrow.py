@@ -1,7 +1,9 @@
-"""`python -m bench.arrow`: `headrace.arrow.read` beside the plain consumer, on one broker of ours.
+"""Compares the speed of `headrace.arrow.read` and of `client.consume`, on one Headrace broker.
 
-1. Both read the same topic of 4 partitions, and a wrong count ends the run.
-2. The plain consumer's records are made into an Arrow table of keys and values, as a user would.
+    python -m bench.arrow
+
+1. Both read the same topic with 4 partitions. A wrong number of rows ends the run.
+2. For `client.consume`, the time includes the conversion of keys and values to an Arrow table.
 """
 
 import argparse
@@ -18,24 +20,28 @@ from headrace.testing import RunningBroker
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.arrow", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.arrow",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000, help="default: 1,000,000")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     chosen = parser.parse_args()
-    ways: dict[str, Callable[[str], pa.Table]] = {
+    readers: dict[str, Callable[[str], pa.Table]] = {
         "headrace.arrow.read, 7 columns": lambda address: headrace.arrow.read(TOPIC, address),
         "headrace.arrow.read, value only": lambda address: headrace.arrow.read(
             TOPIC, address, columns=["value"]
         ),
-        "client.consume, key and value": consumed,
+        "client.consume, key and value": consume,
     }
-    best = dict.fromkeys(ways, 0.0)
+    best = dict.fromkeys(readers, 0.0)
     with RunningBroker.start(settings={"log.retention.ms": "-1"}) as broker:
         fill(broker.address, chosen.rows)
         for _ in range(chosen.rounds):
-            for name, way in ways.items():
+            for name, read in readers.items():
                 began_s = time.monotonic()
-                table = way(broker.address)
+                table = read(broker.address)
                 took_s = time.monotonic() - began_s
                 if table.num_rows != chosen.rows:
                     raise SystemExit(f"{name}: {table.num_rows} rows instead of {chosen.rows}")
@@ -46,7 +52,7 @@ def main() -> None:
         print(f"{name}: {rate / 1e6:.2f} M rows/s")
 
 
-def consumed(address: str) -> pa.Table:
+def consume(address: str) -> pa.Table:
     keys, values = [], []
     with connect(address) as client:
         for record in client.consume(TOPIC, until="end"):

@@ -1,11 +1,11 @@
-"""The brokers that are measured: how they start, what they use, how they end.
+"""Starts the measured brokers, reads their CPU time and memory, and stops them.
 
-Owns the broker processes and their directories. Broker CPU is the time of all threads, from the
-clock of the process, and of children that ended, from /proc/PID/stat; memory is VmRSS and VmHWM,
-which leave the page cache out.
+Owns the broker processes and their directories. CPU time is the CPU clock of the process, which
+includes all threads, and the time of children that have ended, from /proc/PID/stat. Memory is VmRSS
+and VmHWM, which do not include unmapped pages of the page cache.
 
-1. Both brokers listen on 127.0.0.1, run side by side, and end with this process.
-2. Settings of a broker are its own defaults, except those given on the command line.
+1. Brokers listen on 127.0.0.1 only. When this process ends, the kernel sends them SIGTERM.
+2. A broker has its default settings, except those that the caller passes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Target(Protocol):
-    """Whatever a workload is run against."""
+    """A broker or a cluster that a workload can run against."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +43,7 @@ class Target(Protocol):
 def cpu_s_of(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     children = sum(int(ticks) for ticks in fields[13:15]) / _TICKS_PER_S
-    # The clock of a process, as in clock_getcpuclockid(3): it does not count in ticks of 10 ms.
+    # The CPU clock of the process, as in clock_getcpuclockid(3). /proc counts in ticks of 10 ms.
     return time.clock_gettime(~pid << 3 | 2) + children
 
 
@@ -54,7 +54,7 @@ def memory_mb_of(pid: int) -> tuple[float, float]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether it has not ended; one that nobody has waited for has."""
+    """Whether the process has not ended. A zombie has ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -87,11 +87,11 @@ class Broker:
         return cpu_s_of(self.pid)
 
     def memory_mb(self) -> tuple[float, float]:
-        """Resident now, and the most there ever was."""
+        """The resident memory: now, and its peak."""
         return memory_mb_of(self.pid)
 
     def disk_read_mb(self) -> float:
-        """What the broker made the disk read, or nothing where the kernel does not tell."""
+        """MB that the broker has read from disk; 0 if the kernel does not report it."""
         try:
             rows = Path(f"/proc/{self.pid}/io").read_text().splitlines()
         except OSError:
@@ -108,7 +108,7 @@ class Broker:
 
 @dataclass(slots=True)
 class HeadraceCommand:
-    """How Headrace is started."""
+    """The Python, the package and the settings with which Headrace is started."""
 
     python: str = sys.executable
     path: Path | None = None
@@ -140,7 +140,7 @@ def start_headrace(
     directory: Path | None = None,
     port: int | None = None,
 ) -> Broker:
-    """Returns when the broker answers its first request; in a new directory, or in that one."""
+    """Start a broker in `directory` or a new one; return after its first response."""
     if directory is None:
         directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     if port is None:
@@ -162,7 +162,7 @@ def start_headrace(
         )
     broker = Broker(HEADRACE, port, process, directory, log_path, 0.0)
     try:
-        kafka.wait_for_answer(broker.host, port, process, started + timeout_s)
+        kafka.wait_for_response(broker.host, port, process, started + timeout_s)
     except BaseException:
         kafka.say(log_path.read_text(errors="replace")[-4000:])
         broker.stop()
@@ -172,7 +172,7 @@ def start_headrace(
 
 
 def start_kafka(settings: Mapping[str, str] | None = None) -> Broker:
-    """A node with 1 GiB of heap; formatting its storage is not part of its start."""
+    """Start a node with 1 GiB of heap. Its start time excludes formatting the storage."""
     directory = Path(tempfile.mkdtemp(prefix="kafka-bench-"))
     try:
         node = kafka.start_kafka(directory, settings)

@@ -1,13 +1,15 @@
-"""Three brokers, three replicas, acks=all: throughput, latency, failover, start and memory.
+"""Measures clusters of three brokers: throughput, latency, failover, start and memory.
 
-Owns the order of these measurements. The workloads are those of a single broker; their requests
-go to the leader. Broker CPU is that of the whole cluster, ZooKeeper included.
+Owns the order of these measurements. Topics have three replicas, and writes use acks=all. The
+workloads are those of a single broker; the client sends requests to the leader. Broker CPU is the
+sum of all processes of the cluster, including ZooKeeper.
 
-1. Both clusters run side by side and are warmed with whole rounds; they alternate at each workload.
-2. A failover is measured from kill -9 of a leader to the next acknowledged write, by a client that
-   asks the others for the new leader all the time; the return from the broker's start until every
-   partition has all its replicas in sync again.
-3. The start is measured until the first write to a topic of three replicas is acknowledged.
+1. Both clusters run at the same time, are warmed up with complete rounds, and alternate with each
+   workload.
+2. Failover time begins with kill -9 of a leader. It ends with the next acknowledged write of a
+   client that repeatedly requests the new leader from the other brokers.
+3. Restart time begins with the start of the killed broker. It ends when all replicas are in sync.
+4. Start time ends with the first acknowledged write to a topic with three replicas.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ LOADS = ("small", "typical", "bulk", "ack", "latency")
 FAILOVERS = 3
 _MINUTES_MAX = 8.0
 _FAILOVERS_S = 100.0
-"""What the failovers take, Kafka's most of it."""
+"""Estimated time of all failovers. Most of it is Kafka's."""
 _SAMPLE_S_MAX = 4.0
 _FAILOVER_S_MAX = 120.0
-_LOOK_S = 0.002
+_POLL_S = 0.002
 _FAILOVER_TITLE = "kill -9 of a leader to the next acknowledged write"
 ROWS = (
     Row("small", "small", "requests_per_s", "k req/s", 1e3, 1, 3.0),
@@ -45,7 +47,7 @@ ROWS = (
     Row("ack", "sequential requests, p50", "ack_p50_us", "us", 1, 0, 0.5, True),
     Row("ack", "sequential requests, p99", "ack_p99_us", "us", 1, 0, None, True),
 )
-LIFE_ROWS = (
+LIFECYCLE_ROWS = (
     Row(
         "start",
         "start of the cluster to the first acknowledged write",
@@ -77,7 +79,7 @@ Samples = dict[str, dict[str, list[Sample]]]
 
 @dataclass(slots=True)
 class Leader:
-    """The broker that leads a topic, as what a workload is run against."""
+    """The leader of a topic. Its CPU time and memory are those of the complete cluster."""
 
     cluster: Cluster
     port: int = 0
@@ -96,7 +98,7 @@ class Leader:
 
 
 class ClusterRound(Round):
-    """A round whose topics have three replicas, and whose requests go to their leaders."""
+    """A round whose topics have three replicas. Requests are sent to the leader."""
 
     def __init__(self, cluster: Cluster, number: int, scale: float) -> None:
         self._leader = Leader(cluster)
@@ -132,18 +134,18 @@ class _Run:
         self.clusters: list[Cluster] = []
         self.samples: Samples = {}
 
-    def is_late(self, left_s: float) -> bool:
-        """Whether less time than this is left."""
-        return time.monotonic() + left_s > self.deadline
+    def has_less_than(self, seconds: float) -> bool:
+        """Whether the deadline is less than `seconds` away."""
+        return time.monotonic() + seconds > self.deadline
 
     def note(self, workload: str, cluster: Cluster, sample: Sample, *, counts: bool = True) -> None:
-        told = f"{table.summary(sample)}{'' if counts else ' (warming)'}"
-        say(f"{workload:>14}  {cluster.name:<9} {told}")
+        figures = f"{table.summary(sample)}{'' if counts else ' (warm-up)'}"
+        say(f"{workload:>14}  {cluster.name:<9} {figures}")
         if counts:
             self.samples.setdefault(workload, {}).setdefault(cluster.name, []).append(sample)
 
     def start(self, starts: int) -> None:
-        """Start each several times; the last ones stay."""
+        """Start each cluster `starts` times, and keep those of the last start."""
         for number in range(starts):
             is_last = number == starts - 1
             for make in self.makers:
@@ -160,7 +162,7 @@ class _Run:
         cluster.begin()
         leader = cluster.create_topic("first")
         while not cluster.write(leader, "first", request):
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return time.monotonic() - cluster.began
 
     def round(self, number: int, scale: float) -> None:
@@ -187,7 +189,7 @@ class _Run:
         settle()
         cluster.create_topic(topic)
         for number in range(FAILOVERS):
-            if number == 0 or not self.is_late(0.0):
+            if number == 0 or not self.has_less_than(0.0):
                 self.note("failover", cluster, _kill_and_restart(cluster, topic))
 
 
@@ -195,44 +197,51 @@ def _kill_and_restart(cluster: Cluster, topic: str) -> Sample:
     request = frames.produce(topic, batch_of(SMALL), ACKS_ALL)
     victim = cluster.leader_of(topic)
     if not cluster.write(victim, topic, request):
-        raise frames.AnswerError(f"{cluster.name} refuses a write before the failover")
+        raise frames.AnswerError(f"{cluster.name} did not acknowledge a write before the failover")
     killed = time.monotonic()
     cluster.kill(victim)
     while True:
-        leader = cluster.leader_of(topic, but=victim)
+        leader = cluster.leader_of(topic, excluded=victim)
         if leader and cluster.write(leader, topic, request):
             break
         if time.monotonic() - killed > _FAILOVER_S_MAX:
-            raise frames.AnswerError(f"{cluster.name} does not go on without broker {victim}")
-        time.sleep(_LOOK_S)
+            raise frames.AnswerError(
+                f"{cluster.name}: no acknowledged write within {_FAILOVER_S_MAX:g} s "
+                f"after the kill of broker {victim}"
+            )
+        time.sleep(_POLL_S)
     failover_s = time.monotonic() - killed
     started = time.monotonic()
     cluster.restart(victim)
     while not _all_in_sync(cluster, victim):
         if time.monotonic() - started > _FAILOVER_S_MAX:
-            raise frames.AnswerError(f"broker {victim} of {cluster.name} does not catch up")
-        time.sleep(_LOOK_S)
+            raise frames.AnswerError(
+                f"{cluster.name}: broker {victim} is not in sync "
+                f"{_FAILOVER_S_MAX:g} s after its restart"
+            )
+        time.sleep(_POLL_S)
     return {"failover_s": failover_s, "in_sync_s": time.monotonic() - started}
 
 
 def _all_in_sync(cluster: Cluster, victim: int) -> bool:
-    partitions = cluster.partitions(but=victim).values()
+    partitions = cluster.partitions(excluded=victim).values()
     return bool(partitions) and all(len(row.isr) == len(row.replicas) for row in partitions)
 
 
 def measure(
     names: Sequence[str], command: HeadraceCommand, warm_rounds: int, rounds: int, scale: float
 ) -> Samples:
-    """Everything; each cluster has the machine to itself while the other one waits.
+    """Measure both clusters. While one of them is measured, the other one is idle.
 
-    A slow machine does fewer rounds and failovers, but at least one.
+    The first measured round and the first failover of each cluster always run, the others only
+    within the time limit of eight minutes.
     """
     say(f"clusters of {SIZE} brokers, {SIZE} replicas, acks=all")
     run = _Run(names, command, time.monotonic() + _MINUTES_MAX * 60)
     try:
         run.start(min(rounds, 2))
         for number in range(-warm_rounds, rounds):
-            if number <= 0 or not run.is_late(_FAILOVERS_S):
+            if number <= 0 or not run.has_less_than(_FAILOVERS_S):
                 run.round(number, scale)
         run.memory()
         for cluster in run.clusters:
@@ -255,6 +264,6 @@ def render(samples: Results, facts: Mapping[str, str]) -> str:
         f"### A cluster: {SIZE} brokers, {SIZE} replicas, acks=all",
         "\n".join(lines),
         "\n".join(table.comparison(samples, ROWS, goals=True)),
-        "\n".join(table.comparison(samples, LIFE_ROWS, goals=True)),
+        "\n".join(table.comparison(samples, LIFECYCLE_ROWS, goals=True)),
     ]
     return "\n\n".join(parts) + "\n"

@@ -1,10 +1,10 @@
-"""The clusters that are measured: three brokers each, with all that they need beside them.
+"""Starts, restarts, kills and stops clusters of three brokers.
 
-Owns their processes and directories. Headrace is what `headrace up --brokers 3` starts, its
-ZooKeeper included; Kafka is three KRaft nodes, each broker and controller.
+Owns the processes and directories of the clusters. A Headrace cluster is `headrace up --brokers 3`
+with its ZooKeeper. A Kafka cluster is three KRaft nodes, each of which is broker and controller.
 
-1. A cluster listens on 127.0.0.1 and ends with this process.
-2. A broker that was killed starts again over its own directory and on its own port.
+1. A cluster listens on 127.0.0.1 only. When this process ends, the kernel sends SIGTERM to it.
+2. A restarted broker uses the same directory and the same port.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SIZE = 3
 HEAP_MB = 512
 _START_S_MAX = 120.0
 _STOP_S_MAX = 30.0
-_LOOK_S = 0.002
+_POLL_S = 0.002
 
 
 class Cluster(ABC):
-    """A running cluster; `begin` it, then `wait_for_write`."""
+    """Three brokers. Call `begin`, `create_topic` and `find_parts`, in this order."""
 
     name: str
 
@@ -43,35 +43,35 @@ class Cluster(ABC):
         self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name.lower()}-cluster-"))
         self.began = 0.0
         self.ports: dict[int, int] = {}
-        """Of the brokers, by their ids."""
+        """The port of each broker, by broker id."""
         self.pids: dict[int, int] = {}
         self.others: dict[str, int] = {}
-        """What else runs: pids by name."""
+        """The process ids of other processes, by name."""
         self._is_kept = False
 
     @abstractmethod
     def begin(self) -> None:
-        """Starts everything and returns at once."""
+        """Start all processes without waiting for them."""
 
     @abstractmethod
     def find_parts(self) -> None:
-        """Learns the pids, once all runs."""
+        """Find the process ids, after the cluster has started."""
 
     @abstractmethod
     def restart(self, node_id: int) -> None:
-        """Starts a killed broker and returns at once."""
+        """Start a stopped broker without waiting for it."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends everything and removes its data."""
+        """Stop all processes and delete the data."""
 
     def keep(self) -> None:
         """Keep the directory, with the data and the logs of the brokers."""
         self._is_kept = True
-        kafka.say(f"the cluster's directory is kept: {self.directory}")
+        kafka.say(f"kept the directory of the cluster: {self.directory}")
 
     def logs(self, size: int) -> dict[Path, str]:
-        """The end of each process's output."""
+        """The last `size` characters of each log, by path."""
         paths = [path for end in ("*.out", "*.log") for path in self.directory.rglob(end)]
         texts = {
             path: path.read_text(errors="replace")[-size:]
@@ -88,59 +88,63 @@ class Cluster(ABC):
         os.kill(self.pids[node_id], signal.SIGKILL)
 
     def terminate(self, node_id: int) -> None:
-        """Ask a broker to stop, and wait until it has."""
+        """Send SIGTERM to a broker, and wait until it has ended."""
         pid = self.pids[node_id]
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _START_S_MAX
         while brokers.is_running(pid):
             if time.monotonic() > deadline:
-                raise frames.AnswerError(f"broker {node_id} of {self.name} does not stop")
-            time.sleep(_LOOK_S)
+                raise frames.AnswerError(
+                    f"{self.name}: broker {node_id} runs {_START_S_MAX:g} s after SIGTERM"
+                )
+            time.sleep(_POLL_S)
 
     def cpu_s(self) -> float:
         return sum(brokers.cpu_s_of(pid) for pid in (*self.pids.values(), *self.others.values()))
 
     def memory_mb(self) -> dict[str, float]:
-        """Resident now, by part."""
+        """The resident memory of each process, by name."""
         parts = {f"broker {each}": pid for each, pid in self.pids.items()} | self.others
         return {part: brokers.memory_mb_of(pid)[0] for part, pid in parts.items()}
 
-    # What its brokers say.
+    # Requests to the brokers.
 
     def ask(self, node_id: int, request: bytes) -> bytes | None:
-        """The answer of one broker, with its length, or nothing if it does not answer."""
+        """Send a request to one broker. Return its response with the length prefix, or None."""
         try:
             with load.connect(HOST, self.ports[node_id]) as connection:
                 return load.ask(connection, request)
         except (OSError, frames.AnswerError):
             return None
 
-    def partitions(self, *, but: int = 0) -> dict[tuple[str, int], frames.Replicas]:
-        """As the first broker sees them that answers and is not that one."""
+    def partitions(self, *, excluded: int = 0) -> dict[tuple[str, int], frames.Replicas]:
+        """All partitions, from the first broker that responds. Skips the broker `excluded`."""
         for node_id in self.ports:
-            answer = None if node_id == but else self.ask(node_id, frames.metadata())
+            answer = None if node_id == excluded else self.ask(node_id, frames.metadata())
             if answer is not None:
                 return frames.replicas_in(answer)
         return {}
 
-    def leader_of(self, topic: str, *, but: int = 0) -> int:
-        """The id of a leader that is not `but`, or 0."""
-        row = self.partitions(but=but).get((topic, 0))
-        return 0 if row is None or row.leader in (-1, but) else row.leader
+    def leader_of(self, topic: str, *, excluded: int = 0) -> int:
+        """The broker id of the leader; 0 if there is none, or if it is `excluded`."""
+        row = self.partitions(excluded=excluded).get((topic, 0))
+        return 0 if row is None or row.leader in (-1, excluded) else row.leader
 
     def create_topic(self, topic: str) -> int:
-        """A topic of three replicas, all in sync. Returns its leader once that answers."""
+        """Create a topic with three replicas. Wait until all are in sync, and return the leader."""
         deadline = time.monotonic() + _START_S_MAX
         request = frames.create_topic(topic, {}, SIZE)
         while time.monotonic() < deadline:
             for node_id in self.ports:
                 answer = self.ask(node_id, request)
                 error = 1 if answer is None else frames.topic_error(answer[4:], topic, id_size=16)
-                # It may be there since a try whose answer was lost.
+                # A former request can have created the topic, although its response was lost.
                 if error in (0, frames.TOPIC_ALREADY_EXISTS):
                     return self._wait_for_leader(topic, deadline)
-            time.sleep(_LOOK_S)
-        raise frames.AnswerError(f"{self.name} did not create {topic}")
+            time.sleep(_POLL_S)
+        raise frames.AnswerError(
+            f"{self.name} did not create the topic {topic} within {_START_S_MAX:g} s"
+        )
 
     def _wait_for_leader(self, topic: str, deadline: float) -> int:
         request = frames.fetch(topic, 0, size_max=1)
@@ -151,11 +155,13 @@ class Cluster(ABC):
                 size = frames.fetch_head_size(topic)
                 if answer is not None and not frames.fetch_head(answer[:size], topic).error:
                     return row.leader
-            time.sleep(_LOOK_S)
-        raise frames.AnswerError(f"{topic} of {self.name} has no leader with all in sync")
+            time.sleep(_POLL_S)
+        raise frames.AnswerError(
+            f"{self.name}: the topic {topic} has no leader, or not all replicas are in sync"
+        )
 
     def write(self, node_id: int, topic: str, request: bytes) -> bool:
-        """Whether that broker acknowledged a write."""
+        """Send a Produce request. Return whether the broker acknowledged it."""
         expected = frames.produce_answer(topic)
         answer = self.ask(node_id, request)
         return answer is not None and answer.startswith(expected.before)
@@ -165,17 +171,20 @@ class HeadraceCluster(Cluster):
     name = HEADRACE
 
     def __init__(self, command: HeadraceCommand, *, outlives_brokers: bool = False) -> None:
-        """`headrace up` ends with the last broker that it started. To restart all of them, let
-        ZooKeeper be a process of its own."""
+        """Use `outlives_brokers` to restart all brokers: ZooKeeper is then a separate process.
+
+        Otherwise ZooKeeper is part of `headrace up`, which stops when all brokers that it started
+        have ended.
+        """
         super().__init__()
         self._command = command
         self._outlives_brokers = outlives_brokers
         self._ready = self.directory / "ready.json"
         self._data = self.directory / "data"
-        self._apart: subprocess.Popen[bytes] | None = None
+        self._zookeeper_process: subprocess.Popen[bytes] | None = None
         self._parent: subprocess.Popen[bytes] | None = None
         self._restarted: dict[int, subprocess.Popen[bytes]] = {}
-        self._zookeeper = ""
+        self._zookeeper_address = ""
 
     def begin(self) -> None:
         first = _free_ports(SIZE)
@@ -192,15 +201,15 @@ class HeadraceCluster(Cluster):
 
     def _start_zookeeper(self) -> str:
         ready = self.directory / "zookeeper.json"
-        place = str(self.directory / "zookeeper")
-        self._apart = self._run(
-            "zookeeper", "--port", "0", "--data", place, "--ready-file", str(ready)
+        data = str(self.directory / "zookeeper")
+        self._zookeeper_process = self._run(
+            "zookeeper", "--port", "0", "--data", data, "--ready-file", str(ready)
         )
         self._wait_for(ready)
         (part,) = json.loads(ready.read_text())["parts"]
         self.others["zookeeper"] = part["pid"]
-        self._zookeeper = part["address"]
-        return self._zookeeper
+        self._zookeeper_address = part["address"]
+        return self._zookeeper_address
 
     def _run(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = self._command
@@ -218,21 +227,23 @@ class HeadraceCluster(Cluster):
 
     def find_parts(self) -> None:
         self._wait_for(self._ready)
-        told = json.loads(self._ready.read_text())
-        self.others["headrace up"] = told["pid"]
-        for part in told["parts"]:
+        status = json.loads(self._ready.read_text())
+        self.others["headrace up"] = status["pid"]
+        for part in status["parts"]:
             if part["part"] == "broker":
                 self.pids[part["id"]] = part["pid"]
             else:
                 self.others[part["part"]] = part["pid"]
-                self._zookeeper = part["address"]
+                self._zookeeper_address = part["address"]
 
     def _wait_for(self, ready: Path) -> None:
         deadline = time.monotonic() + _START_S_MAX
         while not ready.exists():
             if time.monotonic() > deadline:
-                raise kafka.KafkaError(f"Headrace did not write {ready.name} in time")
-            time.sleep(_LOOK_S)
+                raise kafka.KafkaError(
+                    f"Headrace did not write {ready.name} within {_START_S_MAX:g} s"
+                )
+            time.sleep(_POLL_S)
 
     def restart(self, node_id: int) -> None:
         file = next(self._data.rglob(f"broker-{node_id}.properties"))
@@ -244,22 +255,22 @@ class HeadraceCluster(Cluster):
         if node_id in self._restarted:
             self._restarted.pop(node_id).wait()
 
-    def zookeeper(self) -> dict[str, float]:
-        """What ZooKeeper says of itself."""
-        told = self._ask_zookeeper("envi", "=") | self._ask_zookeeper("mntr", "\t")
-        megabytes = {name: float(told[f"os.memory.{name}"][:-2]) for name in ("total", "free")}
+    def zookeeper_usage(self) -> dict[str, float]:
+        """Memory, nodes and watches, from ZooKeeper's commands `envi` and `mntr`."""
+        status = self._ask_zookeeper("envi", "=") | self._ask_zookeeper("mntr", "\t")
+        megabytes = {name: float(status[f"os.memory.{name}"][:-2]) for name in ("total", "free")}
         return {
             "heap_mb": megabytes["total"] - megabytes["free"],
             "zookeeper_mb": brokers.memory_mb_of(self.others["zookeeper"])[0],
-            "znodes": float(told["zk_znode_count"]),
-            "watches": float(told["zk_watch_count"]),
-            "znodes_kb": float(told["zk_approximate_data_size"]) / 1e3,
+            "znodes": float(status["zk_znode_count"]),
+            "watches": float(status["zk_watch_count"]),
+            "znodes_kb": float(status["zk_approximate_data_size"]) / 1e3,
         }
 
-    def _ask_zookeeper(self, word: str, separator: str) -> dict[str, str]:
-        host, port = self._zookeeper.rsplit(":", 1)
+    def _ask_zookeeper(self, command: str, separator: str) -> dict[str, str]:
+        host, port = self._zookeeper_address.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=_STOP_S_MAX) as connection:
-            connection.sendall(word.encode())
+            connection.sendall(command.encode())
             text = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
         rows = (line.partition(separator) for line in text.splitlines())
         return {name.strip(): value.strip() for name, _, value in rows}
@@ -267,9 +278,9 @@ class HeadraceCluster(Cluster):
     def stop(self) -> None:
         for process in self._restarted.values():
             kafka.stop_process(process, _STOP_S_MAX)
-        for parent in (self._parent, self._apart):
-            if parent is not None:
-                kafka.stop_process(parent, _STOP_S_MAX)
+        for started in (self._parent, self._zookeeper_process):
+            if started is not None:
+                kafka.stop_process(started, _STOP_S_MAX)
         self.remove_directory()
 
 
@@ -283,9 +294,10 @@ class KafkaCluster(Cluster):
         self._nodes: dict[int, kafka.KafkaNode] = {}
 
     def begin(self) -> None:
-        """Formatting the storage is not part of the start."""
-        places = [self.directory / f"node-{node_id}" for node_id in range(1, SIZE + 1)]
-        for node_id, (port, file) in enumerate(kafka.format_nodes(places, self._settings), start=1):
+        """Start the nodes. The start time excludes formatting the storage."""
+        directories = [self.directory / f"node-{node_id}" for node_id in range(1, SIZE + 1)]
+        formatted = kafka.format_nodes(directories, self._settings)
+        for node_id, (port, file) in enumerate(formatted, start=1):
             self.ports[node_id] = port
             self._files[node_id] = file
         self.began = time.monotonic()
@@ -293,7 +305,7 @@ class KafkaCluster(Cluster):
             self.restart(node_id)
 
     def find_parts(self) -> None:
-        """Its parts are its brokers."""
+        """Do nothing: the brokers are the only processes, and `restart` stores their ids."""
 
     def restart(self, node_id: int) -> None:
         file = self._files[node_id]
@@ -315,14 +327,14 @@ class KafkaCluster(Cluster):
 
 
 def _free_ports(count: int) -> int:
-    """The first of several ports in a row that nobody listens on now.
+    """The first of `count` consecutive ports that are free now.
 
-    Not out of those that the kernel gives away: a broker's own listener might be given the next
-    one's port.
+    All of them are below the ephemeral ports. The kernel could assign an ephemeral port to another
+    socket before a broker listens on it.
     """
-    lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        first = random.randrange(lowest_given // 2, lowest_given - count)
+        first = random.randrange(lowest_ephemeral // 2, lowest_ephemeral - count)
         try:
             for port in range(first, first + count):
                 with socket.socket() as probe:

@@ -1,8 +1,8 @@
-"""Headrace as a user gets it: with its compiled modules, beside the sources.
+"""Finds the installed compiled Headrace, or compiles it into `.cache/compiled/`.
 
-Owns `.cache/compiled/`, used where the interpreter that runs this has no compiled Headrace of its
-own (`make bench` installs one). Builds from a copy, so that no compiled file ever lies among the
-sources, and only when a source has changed.
+`make bench` installs a compiled Headrace. Without it, this module compiles a copy of the sources,
+so that no compiled file is written next to a source file. It compiles again only after a change of
+the sources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.kafka import ROOT, say
 
 _CACHE = ROOT / ".cache" / "compiled"
 _FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
-_KEPT = 4
+_BUILDS_KEPT = 4
 
 
 def _sources() -> list[Path]:
@@ -41,12 +41,12 @@ def _fingerprint(sources: list[Path]) -> str:
 
 
 def site() -> Path:
-    """A directory for PYTHONPATH that holds the compiled package."""
+    """A directory for PYTHONPATH that contains the compiled package."""
     installed = importlib.util.find_spec("headrace")
     if installed is not None and installed.origin is not None:
-        where = Path(installed.origin).parent.parent
-        if is_compiled(where):
-            return where
+        directory = Path(installed.origin).parent.parent
+        if is_compiled(directory):
+            return directory
     _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -54,38 +54,38 @@ def site() -> Path:
         directory = _CACHE / f"site-{_fingerprint(sources)}"
         if not directory.is_dir():
             say("compiling Headrace")
-            with tempfile.TemporaryDirectory(dir=_CACHE, prefix="build-") as place:
-                _build(sources, Path(place)).rename(directory)
-            _forget_old()
+            with tempfile.TemporaryDirectory(dir=_CACHE, prefix="build-") as scratch:
+                _build(sources, Path(scratch)).rename(directory)
+            _remove_old()
     return directory
 
 
-def _build(sources: list[Path], place: Path) -> Path:
+def _build(sources: list[Path], scratch: Path) -> Path:
     for path in sources:
-        target = place / "source" / path.relative_to(ROOT)
+        target = scratch / "source" / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    wheels = place / "wheels"
+    wheels = scratch / "wheels"
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "-w", str(wheels), "."]
     done = subprocess.run(
-        command, cwd=place / "source", capture_output=True, text=True, check=False
+        command, cwd=scratch / "source", capture_output=True, text=True, check=False
     )
-    told = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     if done.returncode != 0:
-        raise SystemExit(f"the wheel could not be built:\n{told[-3000:]}")
+        raise SystemExit(f"pip could not build the wheel:\n{output[-3000:]}")
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(place / "site")
-    if not is_compiled(place / "site"):
-        lines = (line.strip() for line in told.splitlines())
+        archive.extractall(scratch / "site")
+    if not is_compiled(scratch / "site"):
+        lines = (line.strip() for line in output.splitlines())
         say("\n".join(line for line in lines if ": error:" in line or "headrace: the" in line))
-    return place / "site"
+    return scratch / "site"
 
 
-def _forget_old() -> None:
-    """Keeps the newest few: another run may still be using the one before."""
+def _remove_old() -> None:
+    """Keep the newest builds, because another run might still use an older one."""
     sites = sorted(_CACHE.glob("site-*"), key=lambda path: path.stat().st_mtime)
-    for path in sites[:-_KEPT]:
+    for path in sites[:-_BUILDS_KEPT]:
         shutil.rmtree(path, ignore_errors=True)
 
 

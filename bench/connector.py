@@ -1,7 +1,8 @@
-"""Spark's own Kafka connector, fetched by Maven: what the data source is compared with.
+"""Downloads Spark's Kafka connector with Maven, for comparisons with the data source.
 
-Owns `.cache/spark-kafka-*/` of the project. Maven Central has no complete set for the newest Spark;
-these versions work together on it. Their dependencies are left out, as PySpark has them.
+Owns `.cache/spark-kafka-*/`. Maven Central does not have all of these artifacts for the newest
+Spark. The versions below work together with the newest Spark. PySpark contains the other
+dependencies.
 """
 
 from __future__ import annotations
@@ -39,35 +40,36 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def jars() -> str:
-    """What the setting `spark.jars` takes; fetched the first time."""
+    """The value for the setting `spark.jars`. The first call downloads the jars."""
     libraries = CACHE / "libs"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not libraries.is_dir():
-            _fetch(libraries)
+            _download(libraries)
     return ",".join(str(jar) for jar in sorted(libraries.glob("*.jar")))
 
 
-def _fetch(libraries: Path) -> None:
+def _download(libraries: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise KafkaError(
-            "the connector is fetched by Maven: install it (Debian: apt install maven)"
+            "cannot download Spark's Kafka connector without Maven. "
+            "Install it (Debian: apt install maven)."
         )
-    say(f"fetching Spark's Kafka connector {VERSION} with Maven")
+    say(f"downloading Spark's Kafka connector {VERSION} with Maven")
     pom = CACHE / "pom.xml"
     pom.write_text(_POM.format("\n".join(_DEPENDENCY.format(*one) for one in _ARTIFACTS)))
-    arriving = CACHE / "libs.arriving"
-    shutil.rmtree(arriving, ignore_errors=True)
+    incomplete = CACHE / "libs.incomplete"
+    shutil.rmtree(incomplete, ignore_errors=True)
     command = [maven, "-q", "-B", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
     done = subprocess.run(
-        [*command, f"-DoutputDirectory={arriving}"],
+        [*command, f"-DoutputDirectory={incomplete}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        raise KafkaError(f"Maven could not fetch the connector:\n{done.stdout[-2000:]}")
-    arriving.rename(libraries)
+        raise KafkaError(f"Maven could not download the connector:\n{done.stdout[-2000:]}")
+    incomplete.rename(libraries)

@@ -1,15 +1,18 @@
-"""`python -m bench.failover`: how long kill -9 of a broker stops each client.
+"""Measures how long clients are interrupted by kill -9 of a broker.
 
-Owns this measurement, on three brokers and three replicas, with the default settings of brokers
-and clients. All clients run at the same time, so that one kill gives a sample of each.
+    python -m bench.failover [--kills 50] [--client librdkafka] [--mode produce] [--kafka]
 
-1. `produce`: the leader of the topic is killed. A sample is the time from the kill to the first
-   acknowledgement of a record that was sent after it.
-2. `group`: the coordinator of all groups is killed; it also leads one of the topic's three
-   partitions. `poll` ends with the first record written after the kill, `commit` with the first
-   commit requested after it.
-3. A kill follows when all replicas are in sync again and all clients make progress.
-4. A run that fails prints the state of the cluster, and keeps its directory with the logs.
+Uses three brokers and three replicas. Brokers have default settings, except one partition for
+committed offsets; failover_client.py names those of the clients. All clients run at the same time,
+so that each kill gives one sample per client and event.
+
+1. `produce` kills the leader of a topic with one partition. The event `ack` is the first
+   acknowledgement of a record that was sent after the kill.
+2. `group` kills the coordinator of all groups. It can also be leader of partitions of the topic,
+   which has three. The event `poll` is the first record that was written after the kill. The event
+   `commit` is the first commit that was requested after the kill.
+3. The next kill follows when all replicas are in sync and all clients make progress.
+4. A failed run prints the state of the cluster, and keeps the directory with the data and logs.
 5. PYTHONPATH must be absolute if Headrace is not installed: brokers run in other directories.
 """
 
@@ -35,18 +38,18 @@ KILLS = 50
 SETTINGS = {"offsets.topic.num.partitions": "1"}
 _HERE = Path(__file__).parent
 _STEP_S_MAX = 60.0
-_QUIET_S = 1.5
-"""Between recovery and the next kill."""
-_LOOK_S = 0.02
-_LOG_BYTES = 3000
-"""Of each log that a failed run prints."""
+_PAUSE_S = 1.5
+"""The time between recovery and the next kill."""
+_POLL_S = 0.02
+_LOG_CHARACTERS = 3000
+"""How much of each log a failed run prints."""
 
 Samples = dict[tuple[str, str], list[float]]
-"""Seconds by client and event."""
+"""The samples in seconds, by client and event."""
 
 
 class ClientProcess:
-    """One client, and the first event after each kill."""
+    """A client process, and its first event of each kind since the last kill."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
@@ -66,14 +69,14 @@ class ClientProcess:
         for line in self._process.stdout:
             event, *times = line.decode().split()
             if len(times) != 2:
-                continue  # A client's own message.
+                continue  # A log line of the client.
             began, ended = times
             self._seen[event] = int(ended)
             if int(began) > self._killed_ns:
                 self._first.setdefault(event, int(ended))
 
     def killed(self, at_ns: int) -> None:
-        """Expect first events again."""
+        """Forget the first events, and wait for those that begin after `at_ns`."""
         self._killed_ns = at_ns
         self._first = {}
 
@@ -89,7 +92,7 @@ class ClientProcess:
 
 
 def client_commands(directory: Path, role: str, bootstrap: str, topic: str) -> dict[str, list[str]]:
-    """How each client is started."""
+    """The command line of each client. Compiles the Java client into `directory`."""
     jars = kafka.class_path()
     compiler = ["javac", "-proc:none", "-d", str(directory), "-cp", jars]
     subprocess.run([*compiler, str(_HERE / "FailoverClient.java")], check=True)
@@ -107,19 +110,16 @@ def client_commands(directory: Path, role: str, bootstrap: str, topic: str) -> d
     return commands
 
 
-def _wait(what: str, is_so: Callable[[], bool], timeout_s: float = _STEP_S_MAX) -> None:
+def _wait(condition: str, is_met: Callable[[], bool], timeout_s: float = _STEP_S_MAX) -> None:
     deadline = time.monotonic() + timeout_s
-    while not is_so():
+    while not is_met():
         if time.monotonic() > deadline:
-            raise frames.AnswerError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(_LOOK_S)
+            raise frames.AnswerError(f"not within {timeout_s:g} s: {condition}")
+        time.sleep(_POLL_S)
 
 
 def headrace_cluster(python: str = sys.executable) -> Cluster:
-    """A cluster in which every broker can be killed.
-
-    `headrace up` stops, and its ZooKeeper with it, when each broker that it started has died once.
-    """
+    """A Headrace cluster that keeps its ZooKeeper after each broker was killed once."""
     command = brokers.HeadraceCommand(python=python, settings=dict(SETTINGS))
     return HeadraceCluster(command, outlives_brokers=True)
 
@@ -130,26 +130,26 @@ def is_in_sync(cluster: Cluster) -> bool:
 
 
 def report(cluster: Cluster) -> str:
-    """The state of the cluster after a failed step: processes, partitions, ends of the logs."""
+    """The state of the cluster after a failed step: processes, partitions, ends of logs."""
     lines = [
         f"broker {node_id}: pid {pid}, {'running' if brokers.is_running(pid) else 'not running'}"
         for node_id, pid in cluster.pids.items()
     ]
     for node_id in cluster.ports:
-        answer = cluster.ask(node_id, frames.metadata())
-        rows = {} if answer is None else frames.replicas_in(answer)
-        lines.append(f"as broker {node_id} sees it:" + ("" if rows else " no response"))
+        response = cluster.ask(node_id, frames.metadata())
+        rows = {} if response is None else frames.replicas_in(response)
+        lines.append(f"metadata of broker {node_id}:" + ("" if rows else " no response"))
         lines += [f"  {name}-{index}: {row}" for (name, index), row in sorted(rows.items())]
-    lines += [f"{path}:\n{text}" for path, text in cluster.logs(_LOG_BYTES).items()]
+    lines += [f"{path}:\n{text}" for path, text in cluster.logs(_LOG_CHARACTERS).items()]
     return "\n".join(lines)
 
 
 def kill_once(
     cluster: Cluster, clients: Sequence[ClientProcess], topic: str, events: Sequence[str]
 ) -> dict[tuple[str, str], float]:
-    """Kill the leader of a topic's first partition; returns seconds by client and event."""
+    """Kill the leader of partition 0 of a topic. Return seconds by client and event."""
     victim = cluster.leader_of(topic)
-    _wait("progress", lambda: all(c.is_active(e) for c in clients for e in events))
+    _wait("all clients make progress", lambda: all(c.is_active(e) for c in clients for e in events))
     at_ns = time.monotonic_ns()
     for client in clients:
         client.killed(at_ns)
@@ -160,18 +160,20 @@ def kill_once(
 
     deadline = time.monotonic() + _STEP_S_MAX
     while missing() and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     if missing():
-        raise frames.AnswerError(f"after the kill of broker {victim}: no {', '.join(missing())}")
+        raise frames.AnswerError(
+            f"no {', '.join(missing())} within {_STEP_S_MAX:g} s after the kill of broker {victim}"
+        )
     took = {(c.name, e): c.took_s(e) or 0.0 for c in clients for e in events}
     cluster.restart(victim)
-    _wait("all replicas in sync", lambda: is_in_sync(cluster))
-    time.sleep(_QUIET_S)
+    _wait("all replicas are in sync", lambda: is_in_sync(cluster))
+    time.sleep(_PAUSE_S)
     return took
 
 
 def measure(cluster: Cluster, mode: str, names: Sequence[str], kills: int) -> Samples:
-    """One mode on a running cluster."""
+    """Run one mode on a running cluster."""
     topic = f"failover-{mode}"
     bootstrap = ",".join(f"{HOST}:{port}" for port in cluster.ports.values())
     is_group = mode == "group"
@@ -187,14 +189,17 @@ def measure(cluster: Cluster, mode: str, names: Sequence[str], kills: int) -> Sa
             feed = [sys.executable, "-m", "bench.failover_client", "librdkafka", "produce"]
             feeds.append(ClientProcess("feed", [*feed, bootstrap, topic]))
         try:
-            _wait("a first kill", lambda: all(c.is_active(e) for c in clients for e in events))
-            time.sleep(_QUIET_S)
+            _wait(
+                "all clients make progress",
+                lambda: all(c.is_active(e) for c in clients for e in events),
+            )
+            time.sleep(_PAUSE_S)
             for number in range(kills):
                 took = kill_once(cluster, clients, OFFSETS if is_group else topic, events)
                 for key, seconds in took.items():
                     samples.setdefault(key, []).append(seconds)
-                told = "  ".join(f"{' '.join(key)} {s * 1000:.0f}" for key, s in took.items())
-                say(f"{cluster.name} {mode} {number + 1}: {told} ms")
+                figures = "  ".join(f"{' '.join(key)} {s * 1000:.0f}" for key, s in took.items())
+                say(f"{cluster.name} {mode} {number + 1}: {figures} ms")
         finally:
             for client in (*clients, *feeds):
                 client.stop()
@@ -209,7 +214,7 @@ def _create(cluster: Cluster, topic: str, partitions: int) -> None:
 
 
 def render(results: dict[str, Samples]) -> str:
-    """The table of docs/BENCHMARKS.md."""
+    """The results as a Markdown table."""
     keys = list(dict.fromkeys(key for samples in results.values() for key in samples))
     heads = [f"{name} {part}" for name in results for part in ("median", "p90", "worst", "kills")]
     lines = [f"| client, event | {' | '.join(heads)} |", f"|{' --- |' * (len(heads) + 1)}"]
@@ -226,12 +231,25 @@ def render(results: dict[str, Samples]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=KILLS)
-    parser.add_argument("--client", action="append", choices=CLIENTS, help="default: all")
-    parser.add_argument("--mode", action="append", choices=("produce", "group"))
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.failover",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kills", type=int, default=KILLS, help=f"per mode (default: {KILLS})")
+    parser.add_argument(
+        "--client", action="append", choices=CLIENTS, help="can be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--mode",
+        action="append",
+        choices=("produce", "group"),
+        help="can be repeated (default: both)",
+    )
     parser.add_argument("--kafka", action="store_true", help="also measure Apache Kafka")
-    parser.add_argument("--python", default=sys.executable, help="runs Headrace")
+    parser.add_argument(
+        "--python", default=sys.executable, help="the Python that runs Headrace (default: this one)"
+    )
     options = parser.parse_args()
     makers: list[Callable[[], Cluster]] = [lambda: headrace_cluster(options.python)]
     if options.kafka:

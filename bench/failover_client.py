@@ -1,14 +1,16 @@
-"""`python -m bench.failover_client CLIENT produce|consume BOOTSTRAP TOPIC`: one client under test.
+"""The Python clients of `bench.failover`. FailoverClient.java is its Java client.
 
-Owns the Python clients of `bench.failover`; FailoverClient.java is the Java one. Each writes a
-record every five milliseconds, or polls and commits as a member of a group, until its standard
-input ends. A line of output has an event and two times of CLOCK_MONOTONIC in nanoseconds:
+    python -m bench.failover_client librdkafka|aiokafka produce|consume BOOTSTRAP TOPIC
+
+A client writes a record every five milliseconds, or polls and commits as a member of a group. It
+runs until its standard input ends. An output line is an event and two times of CLOCK_MONOTONIC, in
+nanoseconds:
 
     ack SENT ACKNOWLEDGED
     poll WRITTEN POLLED         WRITTEN is the value of the record
     commit REQUESTED COMMITTED
 
-Settings are the client's defaults, except acks=all, manual commits and the first offset.
+Clients have default settings, except acks=all, manual commits and auto.offset.reset=latest.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def _print(event: str, began_ns: int) -> None:
 
 
 def _stopping() -> threading.Event:
-    """Set when the standard input ends."""
+    """An event that is set when the standard input ends."""
     stopping = threading.Event()
 
     def wait() -> None:
@@ -131,7 +133,7 @@ def consume_aiokafka(bootstrap: str, topic: str) -> None:
     asyncio.run(run(_stopping()))
 
 
-RUNS: dict[tuple[str, str], Callable[[str, str], None]] = {
+CLIENTS: dict[tuple[str, str], Callable[[str, str], None]] = {
     ("librdkafka", "produce"): produce_librdkafka,
     ("librdkafka", "consume"): consume_librdkafka,
     ("aiokafka", "produce"): produce_aiokafka,
@@ -140,4 +142,4 @@ RUNS: dict[tuple[str, str], Callable[[str, str], None]] = {
 
 if __name__ == "__main__":
     _, client, role, *rest = sys.argv
-    RUNS[client, role](*rest)
+    CLIENTS[client, role](*rest)

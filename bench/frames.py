@@ -1,12 +1,12 @@
-"""The bytes that are sent: record batches and whole requests, each with its length in front.
+"""Builds record batches and requests, and reads responses, each with its length prefix.
 
-Owns the requests that a workload needs and the exact answers that it expects. Does no I/O, and
-shares no code with the broker: what checks a broker is not built by it.
+Owns the requests of the workloads and the responses that they expect. Does no I/O. Uses no code of
+the broker, because an error in shared code would stay unnoticed.
 
-1. Both brokers get the same bytes: nothing here knows which one is asked.
-2. Versions are the newest that name topics by name and that both brokers have: Produce 11,
-   Fetch 12, CreateTopics 7, DeleteTopics 5, Metadata 7.
-3. An expected answer is complete: an answer that differs in anything but its base offset is wrong.
+1. Requests do not depend on the broker: both brokers get the same bytes.
+2. All requests identify topics by name: Produce 11, Fetch 12, CreateTopics 7, DeleteTopics 5,
+   Metadata 7. Both brokers support these versions.
+3. A Produce response must equal the expected one, except for its base offset.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ def compact(text: bytes) -> bytes:
 
 @cache
 def text_values(count: int, size: int) -> tuple[bytes, ...]:
-    """Values like small JSON events: alike, but no two the same, so that codecs have work."""
-    chance = random.Random(20260101)
+    """Values like small JSON events: similar, but different, so that codecs have work."""
+    generator = random.Random(20260101)
     words = ("water", "wheel", "mill", "channel", "gate", "stone", "grain", "flour", "sluice")
     values = []
     for number in range(count):
         event = json.dumps(
-            {"id": chance.randrange(10**9), "at": number, "kind": chance.choice(words)}
+            {"id": generator.randrange(10**9), "at": number, "kind": generator.choice(words)}
         ).encode()
         while len(event) < size:
-            event += b" " + chance.choice(words).encode()
+            event += b" " + generator.choice(words).encode()
         values.append(event[:size])
     return tuple(values)
 
 
 def build_batch(values: Sequence[bytes], codec: int, timestamp_ms: int) -> bytes:
-    """A v2 batch of records without keys, as a producer without idempotence sends it."""
+    """A batch (format 2) of records without keys, as a producer without idempotence sends it."""
     records = bytearray()
     for delta, value in enumerate(values):
         body = b"\0\0" + varint(delta) + b"\x01" + varint(len(value)) + value + b"\0"
@@ -98,7 +98,7 @@ def _lz4_frame(data: bytes) -> bytes:
 
 
 def stored_part(batch: bytes) -> bytes:
-    """The bytes of a batch that a broker must keep as they are: from the CRC on."""
+    """The bytes of a batch that a broker must store unchanged: the CRC and all after it."""
     return batch[_BATCH_CRC_AT:]
 
 
@@ -141,18 +141,18 @@ def delete_topic(topic: str) -> bytes:
 
 
 def metadata() -> bytes:
-    """Asks for all topics."""
+    """A request for all topics."""
     header = struct.pack(">hhih", _METADATA, 7, CORRELATION_ID, len(CLIENT_ID)) + CLIENT_ID
     body = header + struct.pack(">ib", -1, 0)
     return struct.pack(">i", len(body)) + body
 
 
-# Answers. The first five bytes of most are the correlation id and an empty tag section.
+# Responses. Most begin with five bytes: the correlation id and an empty tag section.
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceAnswer:
-    """Everything in a good answer, length included, before and after the base offset."""
+    """The bytes of a response without errors, before and after its base offset."""
 
     before: bytes
     after: bytes
@@ -170,18 +170,18 @@ def produce_answer(topic: str) -> ProduceAnswer:
 
 
 class AnswerError(Exception):
-    """A broker answered something else than it should."""
+    """A broker did not respond as expected."""
 
 
-def topic_error(answer: bytes, topic: str, *, id_size: int) -> int:
-    """The error code of the only topic in an answer to CreateTopics or DeleteTopics."""
+def topic_error(response: bytes, topic: str, *, id_size: int) -> int:
+    """The error code of the only topic in a CreateTopics or DeleteTopics response."""
     at = 5 + 4 + 1 + len(compact(topic.encode())) + id_size
-    return int.from_bytes(answer[at : at + 2], "big", signed=True)
+    return int.from_bytes(response[at : at + 2], "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchHead:
-    """The part of a Fetch answer that stands before its records, which has a fixed size."""
+    """The fields of a Fetch response before its records. They have a fixed size."""
 
     size: int
     error: int
@@ -189,71 +189,71 @@ class FetchHead:
 
 
 def fetch_head_size(topic: str) -> int:
-    """Length prefix included; up to the size of the records, not included."""
+    """The size of the bytes from the length prefix up to the field with the size of the records."""
     return 4 + 5 + 10 + 1 + len(compact(topic.encode())) + 1 + 6 + 24 + 1 + 4
 
 
 def fetch_head(head: bytes, topic: str) -> FetchHead:
-    """Reads what `fetch_head_size` bytes hold; anything but a plain answer is an error."""
+    """Read the first `fetch_head_size` bytes. Raises AnswerError if they are malformed."""
     size, correlation_id, _, _, error = struct.unpack_from(">iibih", head)
     if correlation_id != CORRELATION_ID:
-        raise AnswerError(f"answer to request {correlation_id}")
+        raise AnswerError(f"unexpected correlation id {correlation_id}")
     if error:
         return FetchHead(size, error, -1)
     at = 20 + len(compact(topic.encode())) + 1
     _, error, high_watermark, _, _, aborted = struct.unpack_from(">ihqqqb", head, at)
-    # A reader that asked for uncommitted data gets null; an empty list means the same.
+    # Null, because the request does not use read_committed. An empty list means the same.
     if not error and aborted not in (0, 1):
-        raise AnswerError("aborted transactions where there are none")
+        raise AnswerError("unexpected aborted transactions in a Fetch response")
     return FetchHead(size, error, high_watermark)
 
 
-def fetch_records(answer: bytes, topic: str) -> bytes:
-    """The records of a whole answer, given with its length prefix."""
+def fetch_records(response: bytes, topic: str) -> bytes:
+    """The records of a complete response with its length prefix."""
     at = fetch_head_size(topic)
     size = shift = 0
     while True:
-        byte = answer[at]
+        byte = response[at]
         at += 1
         size |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             break
-    return answer[at : at + max(size - 1, 0)]
+    return response[at : at + max(size - 1, 0)]
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """One partition as a broker sees it."""
+    """The replicas of a partition, according to one broker."""
 
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
 
-def replicas_in(answer: bytes) -> dict[tuple[str, int], Replicas]:
-    """All partitions that have no error in a whole answer to Metadata, length included."""
-    words = _Words(answer, 12)
-    for _ in range(words.number(4)):
-        words.number(4)
-        words.text()
-        words.number(4)
-        words.text()
-    words.text()
-    words.number(4)
+def replicas_in(response: bytes) -> dict[tuple[str, int], Replicas]:
+    """All partitions without an error in a Metadata response with its length prefix."""
+    fields = _Fields(response, 12)
+    for _ in range(fields.number(4)):
+        fields.number(4)
+        fields.text()
+        fields.number(4)
+        fields.text()
+    fields.text()
+    fields.number(4)
     found = {}
-    for _ in range(words.number(4)):
-        topic_error, topic, _ = words.number(2), words.text(), words.number(1)
-        for _ in range(words.number(4)):
-            error, index, leader, _ = (words.number(size) for size in (2, 4, 4, 4))
-            replicas, isr, _ = words.numbers(), words.numbers(), words.numbers()
+    for _ in range(fields.number(4)):
+        topic_error, topic, _ = fields.number(2), fields.text(), fields.number(1)
+        for _ in range(fields.number(4)):
+            error, index, leader, _ = (fields.number(size) for size in (2, 4, 4, 4))
+            replicas, isr, _ = fields.numbers(), fields.numbers(), fields.numbers()
             if not topic_error and not error:
                 found[(topic, index)] = Replicas(leader, replicas, isr)
     return found
 
 
-class _Words:
-    """Reads the plain fields of an answer one after the other."""
+class _Fields:
+    """Reads the fields of a response that is not flexible, in order."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data = data

@@ -1,8 +1,8 @@
-"""The bytes that members of groups send, and how their answers are read.
+"""Builds the requests of group members, and reads the responses.
 
-Does no I/O, and shares no code with the broker. Versions are the newest with plain lengths that
-both brokers have (JoinGroup 5, SyncGroup, Heartbeat and LeaveGroup 3, OffsetCommit 7, OffsetFetch
-5, FindCoordinator 2, CreateTopics 4), and ConsumerGroupHeartbeat 1, which has compact ones only.
+Does no I/O, and uses no code of the broker. Uses the newest versions that are not flexible:
+JoinGroup 5, SyncGroup 3, Heartbeat 3, LeaveGroup 3, OffsetCommit 7, OffsetFetch 5, FindCoordinator
+2, CreateTopics 4. All versions of ConsumerGroupHeartbeat are flexible; this module uses version 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SESSION_MS = 45_000
 REBALANCE_MS = 60_000
 PROTOCOL = "range"
 Assignment = Mapping[bytes, Sequence[int]]
-"""Partitions by the bytes of a topic's id."""
+"""The partitions of each topic, by the 16 bytes of the topic id."""
 
 MEMBER_ID_REQUIRED = 79
 REBALANCE_IN_PROGRESS = 27
@@ -40,13 +40,13 @@ def blob(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
-def partitions_of(topic: str, partitions: Sequence[int]) -> bytes:
-    """An assignment as consumers write it."""
+def encode_assignment(topic: str, partitions: Sequence[int]) -> bytes:
+    """An assignment in the format of consumers (ConsumerProtocolAssignment 0)."""
     listed = struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
     return struct.pack(">hi", 0, 1) + text(topic) + listed + struct.pack(">i", -1)
 
 
-def subscription(topic: str) -> bytes:
+def encode_subscription(topic: str) -> bytes:
     return struct.pack(">hi", 0, 1) + text(topic) + struct.pack(">i", -1)
 
 
@@ -68,10 +68,10 @@ def join(group: str, member_id: str, metadata: bytes) -> bytes:
     return request(11, 5, head + text(member_id) + text(None) + text("consumer") + protocols)
 
 
-def sync(group: str, generation: int, member_id: str, given: Mapping[str, bytes]) -> bytes:
-    rows = b"".join(text(who) + blob(what) for who, what in given.items())
+def sync(group: str, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> bytes:
+    rows = b"".join(text(member) + blob(assigned) for member, assigned in assignments.items())
     body = text(group) + struct.pack(">i", generation) + text(member_id) + text(None)
-    return request(14, 3, body + struct.pack(">i", len(given)) + rows)
+    return request(14, 3, body + struct.pack(">i", len(assignments)) + rows)
 
 
 def heartbeat(group: str, generation: int, member_id: str) -> bytes:
@@ -112,7 +112,7 @@ def consumer_heartbeat(
     topic: str | None = None,
     owned: Assignment | None = None,
 ) -> bytes:
-    """With a topic, one that joins."""
+    """A heartbeat. With a topic, it is that of a joining member."""
     names = b"\0" if topic is None else b"\x02" + compact(topic.encode())
     timeout_ms = -1 if topic is None else REBALANCE_MS
     rows = b"\0"
@@ -126,7 +126,7 @@ def consumer_heartbeat(
     return request(68, 1, body, flexible=True)
 
 
-# Answers: bodies from the correlation id on.
+# Responses, from the correlation id on.
 
 
 class Reader:
@@ -157,7 +157,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinResult:
     error: int
     generation: int
     leader: str
@@ -165,7 +165,7 @@ class Joined:
     members: tuple[str, ...]
 
 
-def read_join(data: bytes) -> Joined:
+def read_join(data: bytes) -> JoinResult:
     reader = Reader(data, 8)
     error, generation = reader.number(">h"), reader.number(">i")
     reader.text()
@@ -175,16 +175,16 @@ def read_join(data: bytes) -> Joined:
         members.append(reader.text())
         reader.text()
         reader.raw(reader.number(">i"))
-    return Joined(error, generation, leader, member_id, tuple(members))
+    return JoinResult(error, generation, leader, member_id, tuple(members))
 
 
 def read_error(data: bytes) -> int:
-    """Of an answer that begins with a throttle time and an error."""
+    """The error code of a response that begins with a throttle time and an error code."""
     return Reader(data, 8).number(">h")
 
 
 def read_offset(data: bytes) -> tuple[int, int]:
-    """The offset of the one partition, and the group's error or the partition's."""
+    """The offset of the only partition, and the error of the group or of the partition."""
     reader = Reader(data, 8)
     offset, error = -1, 0
     for _ in range(reader.number(">i")):
@@ -199,25 +199,25 @@ def read_offset(data: bytes) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class HeartbeatResult:
     error: int
     epoch: int
     interval_ms: int
     assignment: Assignment | None
 
 
-def read_beat(data: bytes) -> Beat:
+def read_consumer_heartbeat(data: bytes) -> HeartbeatResult:
     reader = Reader(data, 9)
     error = reader.number(">h")
     for _ in range(2):
         reader.raw(reader.uvarint() - 1)
     epoch, interval_ms = reader.number(">i"), reader.number(">i")
     if reader.number(">b") < 0:
-        return Beat(error, epoch, interval_ms, None)
+        return HeartbeatResult(error, epoch, interval_ms, None)
     assignment: dict[bytes, tuple[int, ...]] = {}
     for _ in range(reader.uvarint() - 1):
         topic_id = reader.raw(16)
         count = reader.uvarint() - 1
         assignment[topic_id] = struct.unpack(f">{count}i", reader.raw(4 * count))
         reader.uvarint()
-    return Beat(error, epoch, interval_ms, assignment)
+    return HeartbeatResult(error, epoch, interval_ms, assignment)

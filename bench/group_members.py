@@ -1,11 +1,12 @@
-"""Members of one group on raw sockets: one thread, one selector, one connection for each.
+"""Runs the members of one group on raw sockets: one thread, and one connection per member.
 
-Owns the connections and the members' timers. A member has one request in flight and does what
-every client does: join, let the leader divide, synchronise, send heartbeats, join again when told.
+Owns the connections and the timers of the members. A member has at most one request in flight. It
+joins, gets its assignment and sends heartbeats, and joins again when the response requires it.
 
-1. A classic group is stable when every member has its part in one and the same generation.
-2. A group of the consumer protocol is stable when all members have one epoch, own every partition
-   between them, none twice and nobody more than one more than others, and have said so.
+1. A classic group is stable when all members have their assignment in the same generation.
+2. A group with the consumer protocol is stable when all members have the same epoch, own each
+   partition exactly once, own equally many partitions (or one more), and have reported this to the
+   coordinator.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ _STALL_S = 60.0
 
 
 class Member:
-    """A connection, and what the member behind it waits for."""
+    """A member of the group, and its connection."""
 
-    def __init__(self, crowd: Crowd, number: int) -> None:
-        self.crowd = crowd
+    def __init__(self, group: Group, number: int) -> None:
+        self.group = group
         self.number = number
         self.member_id = ""
-        self.socket: socket.socket = connect(crowd.host, crowd.port)
+        self.socket: socket.socket = connect(group.host, group.port)
         self.socket.setblocking(False)
-        self.is_gone = False
+        self.has_left = False
         self.is_waiting = False
         self._data = b""
 
@@ -46,92 +47,93 @@ class Member:
             end = 4 + int.from_bytes(self._data[:4], "big")
             if len(self._data) < end:
                 return
-            answer, self._data = self._data[4:end], self._data[end:]
+            response, self._data = self._data[4:end], self._data[end:]
             self.is_waiting = False
-            self.answered(answer)
+            self.received(response)
 
     def start(self) -> None:
         raise NotImplementedError
 
-    def answered(self, answer: bytes) -> None:
+    def received(self, response: bytes) -> None:
         raise NotImplementedError
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         raise NotImplementedError
 
-    def goodbye(self) -> bytes:
-        """The request by which it leaves."""
+    def leave_request(self) -> bytes:
+        """The request with which this member leaves the group."""
         raise NotImplementedError
 
 
 class ClassicMember(Member):
     generation = -1
-    """In which it has its part; -1 while it has none."""
-    _joined = -1
-    _asked = ""
+    """The generation of the assignment; -1 without an assignment."""
+    _joined_generation = -1
+    _request = ""
 
     def start(self) -> None:
         self.generation = -1
-        self._asked = "join"
-        metadata = group_frames.subscription(self.crowd.topic)
-        self.ask(group_frames.join(self.crowd.group, self.member_id, metadata))
+        self._request = "join"
+        metadata = group_frames.encode_subscription(self.group.topic)
+        self.ask(group_frames.join(self.group.name, self.member_id, metadata))
 
-    def answered(self, answer: bytes) -> None:
-        if self._asked == "join":
-            self._answer_join(group_frames.read_join(answer))
-        elif self._asked == "sync":
-            error = group_frames.read_error(answer)
+    def received(self, response: bytes) -> None:
+        if self._request == "join":
+            self._received_join(group_frames.read_join(response))
+        elif self._request == "sync":
+            error = group_frames.read_error(response)
             if error == group_frames.REBALANCE_IN_PROGRESS:
                 self.start()
                 return
             _check(error, "SyncGroup")
-            self.generation = self._joined
-            self.crowd.beat_later(self)
+            self.generation = self._joined_generation
+            self.group.schedule_heartbeat(self)
         else:
-            error = group_frames.read_error(answer)
+            error = group_frames.read_error(response)
             if error == group_frames.REBALANCE_IN_PROGRESS:
                 self.start()
                 return
             _check(error, "Heartbeat")
-            self.crowd.beat_later(self)
+            self.group.schedule_heartbeat(self)
 
-    def _answer_join(self, joined: group_frames.Joined) -> None:
+    def _received_join(self, joined: group_frames.JoinResult) -> None:
         self.member_id = joined.member_id
         if joined.error == group_frames.MEMBER_ID_REQUIRED:
             self.start()
             return
         _check(joined.error, "JoinGroup")
-        self._joined = joined.generation
-        given: dict[str, bytes] = {}
+        self._joined_generation = joined.generation
+        assignments: dict[str, bytes] = {}
         count = len(joined.members)
         for number, member_id in enumerate(joined.members):
-            mine = range(number, self.crowd.partitions, count)
-            given[member_id] = group_frames.partitions_of(self.crowd.topic, mine)
-        self._asked = "sync"
-        self.ask(group_frames.sync(self.crowd.group, joined.generation, self.member_id, given))
+            partitions = range(number, self.group.partitions, count)
+            assignments[member_id] = group_frames.encode_assignment(self.group.topic, partitions)
+        self._request = "sync"
+        name, generation = self.group.name, joined.generation
+        self.ask(group_frames.sync(name, generation, self.member_id, assignments))
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         if self.generation >= 0:
-            self._asked = "heartbeat"
-            self.ask(group_frames.heartbeat(self.crowd.group, self.generation, self.member_id))
+            self._request = "heartbeat"
+            self.ask(group_frames.heartbeat(self.group.name, self.generation, self.member_id))
 
-    def goodbye(self) -> bytes:
-        return group_frames.leave(self.crowd.group, self.member_id)
+    def leave_request(self) -> bytes:
+        return group_frames.leave(self.group.name, self.member_id)
 
 
 class ConsumerMember(Member):
     epoch = 0
     is_reported = True
 
-    def __init__(self, crowd: Crowd, number: int) -> None:
-        super().__init__(crowd, number)
+    def __init__(self, group: Group, number: int) -> None:
+        super().__init__(group, number)
         self.owned: group_frames.Assignment = {}
 
     def start(self) -> None:
-        self.member_id = f"bench-{self.crowd.group}-{self.number}"
+        self.member_id = f"bench-{self.group.name}-{self.number}"
         self.owned = {}
         self.is_reported = True
-        self.ask(self._frame(0, topic=self.crowd.topic, owned={}))
+        self.ask(self._frame(0, topic=self.group.topic, owned={}))
 
     def _frame(
         self,
@@ -139,49 +141,49 @@ class ConsumerMember(Member):
         topic: str | None = None,
         owned: group_frames.Assignment | None = None,
     ) -> bytes:
-        group = self.crowd.group
+        group = self.group.name
         return group_frames.consumer_heartbeat(
             group, self.member_id, epoch, topic=topic, owned=owned
         )
 
-    def answered(self, answer: bytes) -> None:
-        reply = group_frames.read_beat(answer)
-        _check(reply.error, "ConsumerGroupHeartbeat")
-        self.epoch = reply.epoch
+    def received(self, response: bytes) -> None:
+        result = group_frames.read_consumer_heartbeat(response)
+        _check(result.error, "ConsumerGroupHeartbeat")
+        self.epoch = result.epoch
         if self.epoch < 0:
             return
-        if reply.assignment is not None and reply.assignment != self.owned:
-            self.owned = reply.assignment
+        if result.assignment is not None and result.assignment != self.owned:
+            self.owned = result.assignment
             self.is_reported = False
             self.ask(self._frame(self.epoch, owned=self.owned))
             return
         self.is_reported = True
-        self.crowd.beat_later(self)
+        self.group.schedule_heartbeat(self)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         self.ask(self._frame(self.epoch))
 
-    def goodbye(self) -> bytes:
+    def leave_request(self) -> bytes:
         return self._frame(-1)
 
 
-class Crowd:
-    """Members of one group, and the loop that they live on."""
+class Group:
+    """The members of one group, and their event loop."""
 
     def __init__(
         self,
         host: str,
         port: int,
-        group: str,
+        name: str,
         topic: str,
         partitions: int,
         kind: type[Member],
         count: int,
     ) -> None:
         self.host, self.port = host, port
-        self.group, self.topic, self.partitions = group, topic, partitions
+        self.name, self.topic, self.partitions = name, topic, partitions
         self.kind = kind
-        self._generation_left = 0
+        self._generation_before = 0
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Member]] = []
         self.members = [kind(self, number) for number in range(count)]
@@ -192,40 +194,42 @@ class Crowd:
         for member in self.members:
             member.start()
 
-    def beat_later(self, member: Member) -> None:
+    def schedule_heartbeat(self, member: Member) -> None:
         heapq.heappush(self._timers, (time.monotonic() + HEARTBEAT_S, id(member), member))
 
     def is_quiet(self) -> bool:
-        """Whether no member waits for an answer."""
+        """Whether no member waits for a response."""
         return not any(member.is_waiting for member in self.members)
 
     def remove_one(self) -> float:
-        """The last one leaves; returns the moment at which it says so."""
-        gone = self.members[-1]
-        self.run_until(lambda: not gone.is_waiting)
+        """Make the last member leave. Return the time of its request."""
+        leaving = self.members[-1]
+        self.run_until(lambda: not leaving.is_waiting)
         self.members.pop()
-        self._generation_left = max((member.generation for member in self._classic()), default=0)
+        self._generation_before = max((member.generation for member in self._classic()), default=0)
         started = time.monotonic()
-        self._leave(gone)
+        self._leave(leaving)
         return started
 
     def _leave(self, member: Member) -> None:
-        member.is_gone = True
+        member.has_left = True
         member.socket.settimeout(_STALL_S)
-        ask(member.socket, member.goodbye())
+        ask(member.socket, member.leave_request())
         member.socket.close()
 
-    def run_until(self, is_so: Callable[[], bool]) -> float:
-        """Returns the moment at which it was so."""
+    def run_until(self, is_met: Callable[[], bool]) -> float:
+        """Run the event loop until the condition is met. Return the time."""
         deadline = time.monotonic() + _STALL_S
-        while not is_so():
+        while not is_met():
             now = time.monotonic()
             if now > deadline:
-                raise frames.AnswerError(f"the group {self.group} is not stable in {_STALL_S} s")
+                raise frames.AnswerError(
+                    f"the group {self.name} was not stable within {_STALL_S:g} s"
+                )
             while self._timers and self._timers[0][0] <= now:
                 member = heapq.heappop(self._timers)[2]
-                if not member.is_gone:
-                    member.beat()
+                if not member.has_left:
+                    member.heartbeat()
             wait_s = max(self._timers[0][0] - now, 0) if self._timers else 1.0
             for key, _ in self._selector.select(wait_s):
                 key.data.readable()
@@ -234,9 +238,9 @@ class Crowd:
     def is_stable(self) -> bool:
         if issubclass(self.kind, ClassicMember):
             generations = [member.generation for member in self._classic()]
-            return generations[0] > self._generation_left and _is_one(generations)
+            return generations[0] > self._generation_before and _agree(generations)
         members = [member for member in self.members if isinstance(member, ConsumerMember)]
-        if not _is_one([member.epoch for member in members]):
+        if not _agree([member.epoch for member in members]):
             return False
         owned = [part for member in members for parts in member.owned.values() for part in parts]
         if sorted(owned) != list(range(self.partitions)):
@@ -248,10 +252,10 @@ class Crowd:
         return [member for member in self.members if isinstance(member, ClassicMember)]
 
     def commit_for(self, seconds: float) -> float:
-        """Commits a second, each member one after the other."""
+        """The number of commits per second. Each member sends its commits sequentially."""
         requests = {
             member.socket.fileno(): group_frames.commit(
-                self.group,
+                self.name,
                 self.topic,
                 [member.number],
                 1,
@@ -268,10 +272,12 @@ class Crowd:
         left = len(sockets)
         while left:
             for key, _ in self._selector.select(_STALL_S):
-                # One partition's answer is one small frame, and its last two bytes are the error.
-                answer = sockets[key.fd].recv(4096)
-                if answer[-2:] != b"\0\0" or len(answer) != 4 + int.from_bytes(answer[:4], "big"):
-                    raise frames.AnswerError(f"a commit was answered with {answer!r}")
+                # The response for one partition is small: one read returns it. It ends with the
+                # error code.
+                response = sockets[key.fd].recv(4096)
+                size = 4 + int.from_bytes(response[:4], "big")
+                if response[-2:] != b"\0\0" or len(response) != size:
+                    raise frames.AnswerError(f"unexpected response to OffsetCommit: {response!r}")
                 count += 1
                 if now - started < seconds:
                     sockets[key.fd].sendall(requests[key.fd])
@@ -281,17 +287,17 @@ class Crowd:
         return count / (now - started)
 
     def close(self) -> None:
-        """All leave, so that nothing of them disturbs what is measured next."""
+        """Make all members leave, so that they do not disturb the next measurement."""
         self._selector.close()
         for member in self.members:
             self._leave(member)
 
 
-def _is_one(numbers: Sequence[int]) -> bool:
-    """Whether all have the same number, and it is one."""
+def _agree(numbers: Sequence[int]) -> bool:
+    """Whether all numbers are equal and positive."""
     return numbers[0] > 0 and len(set(numbers)) == 1
 
 
-def _check(error: int, what: str) -> None:
+def _check(error: int, api: str) -> None:
     if error:
-        raise frames.AnswerError(f"{what} was answered with error {error}")
+        raise frames.AnswerError(f"{api} returned error code {error}")

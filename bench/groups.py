@@ -1,11 +1,11 @@
-"""Consumer groups: how soon they are stable, how fast they commit, how long they take to load.
+"""Measures consumer groups: time until stable, commits per second, time to load offsets.
 
-Owns the brokers of these measurements, which have settings of their own: no delay before the first
-rebalance, and the same short interval of heartbeats on both. Every member is a raw connection.
+Owns the brokers of these measurements. Both have the same settings: no delay before the first
+rebalance, and a heartbeat interval of 100 ms. Each member is a raw connection.
 
-1. The members' connections are open before the clock starts.
-2. What is loaded is a million offsets under keys that are all different, and counts as loaded when
-   a group of every partition of the offsets' topic is answered.
+1. The connections of the members are open before a measurement starts.
+2. One million offsets with different keys are loaded. They are loaded when the coordinator returns
+   the offset of about 400 groups, which cover the partitions of __consumer_offsets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench import brokers, frames, group_frames, kafka, load, table
 from bench.brokers import KAFKA, Broker, HeadraceCommand
-from bench.group_members import HEARTBEAT_S, ClassicMember, ConsumerMember, Crowd, Member
+from bench.group_members import HEARTBEAT_S, ClassicMember, ConsumerMember, Group, Member
 from bench.kafka import say
 from bench.table import Results, Row
 from bench.workloads import Sample
@@ -44,10 +44,10 @@ SETTINGS = {
 ROWS = (
     Row("group-commits", f"commits from {COMMITTERS} members", "commits_per_s", "k/s", 1e3, 1, 1.0),
     *(
-        Row(f"group-{kind}-{size}", f"{kind}, {size} members: {words}", metric, "ms", 1, 0, 1, True)
+        Row(f"group-{kind}-{size}", f"{kind}, {size} members: {title}", metric, "ms", 1, 0, 1, True)
         for kind in _KINDS
         for size in SIZES
-        for words, metric in (
+        for title, metric in (
             ("first join until stable", "cold_ms"),
             ("a member leaves until stable", "left_ms"),
         )
@@ -60,11 +60,11 @@ Samples = dict[str, dict[str, list[Sample]]]
 
 
 def measure(names: Sequence[str], command: HeadraceCommand, rounds: int, scale: float) -> Samples:
-    """Everything, one broker after the other: each has the machine to itself."""
+    """Measure the brokers sequentially: only one of them runs at a time."""
     samples: Samples = {}
 
     def note(workload: str, name: str, sample: Sample, *, counts: bool = True) -> None:
-        say(f"{workload:>20}  {name:<9} {table.summary(sample)}{'' if counts else ' (warming)'}")
+        say(f"{workload:>20}  {name:<9} {table.summary(sample)}{'' if counts else ' (warm-up)'}")
         if counts:
             samples.setdefault(workload, {}).setdefault(name, []).append(sample)
 
@@ -100,7 +100,7 @@ def _table(samples: Results) -> list[str]:
 def _running(
     name: str, command: HeadraceCommand, directory: Path, port: int | None
 ) -> Iterator[Broker]:
-    """A broker over that directory: a new one, or the one that had that port again."""
+    """Run a broker in a directory: a new one or, with its former port, a restarted one."""
     if name == KAFKA:
         if port is None:
             node = kafka.start_kafka(directory, SETTINGS)
@@ -130,54 +130,55 @@ def _prepare(broker: Broker) -> None:
 
 
 def _wait_for_group(connection: socket.socket, group: str) -> None:
-    """Until its coordinator answers."""
+    """Wait until the coordinator of the group responds without an error."""
     deadline = time.monotonic() + _COORDINATOR_S
     while time.monotonic() < deadline:
         found = load.ask(connection, group_frames.find_coordinator(group))[4:]
         if not group_frames.read_error(found):
-            asked = load.ask(connection, group_frames.fetch_offset(group, _TOPIC, 0))[4:]
-            if not group_frames.read_offset(asked)[1]:
+            fetched = load.ask(connection, group_frames.fetch_offset(group, _TOPIC, 0))[4:]
+            if not group_frames.read_offset(fetched)[1]:
                 return
         time.sleep(0.005)
-    raise frames.AnswerError(f"no coordinator of {group!r} in {_COORDINATOR_S:g} s")
+    raise frames.AnswerError(f"no coordinator of group {group!r} within {_COORDINATOR_S:g} s")
 
 
 def _round(broker: Broker, number: int) -> Iterator[tuple[str, Sample]]:
-    knows_both = _knows_consumer_protocol(broker)
-    with _crowd(broker, f"commits-{number}", "classic", COMMITTERS) as crowd:
-        crowd.start()
-        crowd.run_until(crowd.is_stable)
-        crowd.run_until(crowd.is_quiet)
-        yield "group-commits", {"commits_per_s": crowd.commit_for(3.0)}
-    for kind in _KINDS if knows_both else ("classic",):
+    has_both = _supports_consumer_protocol(broker)
+    with _members(broker, f"commits-{number}", "classic", COMMITTERS) as group:
+        group.start()
+        group.run_until(group.is_stable)
+        group.run_until(group.is_quiet)
+        yield "group-commits", {"commits_per_s": group.commit_for(3.0)}
+    for kind in _KINDS if has_both else ("classic",):
         for size in SIZES:
-            with _crowd(broker, f"{kind}-{size}-{number}", kind, size) as crowd:
+            with _members(broker, f"{kind}-{size}-{number}", kind, size) as group:
                 started = time.monotonic()
-                crowd.start()
-                cold_s = crowd.run_until(crowd.is_stable) - started
-                started = crowd.remove_one()
-                left_s = crowd.run_until(crowd.is_stable) - started
+                group.start()
+                cold_s = group.run_until(group.is_stable) - started
+                started = group.remove_one()
+                left_s = group.run_until(group.is_stable) - started
                 yield f"group-{kind}-{size}", {"cold_ms": cold_s * 1e3, "left_ms": left_s * 1e3}
 
 
-def _knows_consumer_protocol(broker: Broker) -> bool:
+def _supports_consumer_protocol(broker: Broker) -> bool:
+    """Whether the ApiVersions response lists ConsumerGroupHeartbeat (68)."""
     with load.connect(broker.host, broker.port) as connection:
-        answer = load.ask(connection, group_frames.request(18, 0, b""))
-    rows = answer[14:]
+        response = load.ask(connection, group_frames.request(18, 0, b""))
+    rows = response[14:]
     return any(rows[at : at + 2] == b"\0\x44" for at in range(0, len(rows), 6))
 
 
 @contextmanager
-def _crowd(broker: Broker, group: str, kind: str, count: int) -> Iterator[Crowd]:
-    crowd = Crowd(broker.host, broker.port, group, _TOPIC, _PARTITIONS, _KINDS[kind], count)
+def _members(broker: Broker, name: str, kind: str, count: int) -> Iterator[Group]:
+    group = Group(broker.host, broker.port, name, _TOPIC, _PARTITIONS, _KINDS[kind], count)
     try:
-        yield crowd
+        yield group
     finally:
-        crowd.close()
+        group.close()
 
 
 def _fill(broker: Broker, offsets: int) -> int:
-    """Commit as nobody's member, a hundred partitions at once; returns how many groups."""
+    """Commit offsets of groups without members, 100 per request. Return the number of groups."""
     groups = max(offsets // _LOADED_PARTITIONS, 1)
     window = 50
     with load.connect(broker.host, broker.port) as connection:
@@ -187,18 +188,21 @@ def _fill(broker: Broker, offsets: int) -> int:
                 connection.sendall(group_frames.commit(group, _LOADED_TOPIC, partitions, at))
             if at >= window:
                 size = int.from_bytes(load.receive_exactly(connection, 4), "big")
-                answer = load.receive_exactly(connection, size)
-                if answer[-2:] != b"\0\0":
-                    raise frames.AnswerError(f"a commit was refused: {answer[-2:]!r}")
+                response = load.receive_exactly(connection, size)
+                if response[-2:] != b"\0\0":
+                    raise frames.AnswerError(f"OffsetCommit returned error {response[-2:]!r}")
     return groups
 
 
 def _wait_loaded(broker: Broker, groups: int) -> None:
-    """A few groups of every partition of the offsets' topic; most of them tell of all."""
+    """Fetch an offset of about 400 groups: 8 per partition of __consumer_offsets on average."""
     with load.connect(broker.host, broker.port) as connection:
         for number in range(0, groups, max(groups // (8 * _OFFSETS_PARTITIONS), 1)):
             group = f"loaded-{number}"
             _wait_for_group(connection, group)
-            asked = load.ask(connection, group_frames.fetch_offset(group, _LOADED_TOPIC, 7))[4:]
-            if group_frames.read_offset(asked) != (number, 0):
-                raise frames.AnswerError(f"{group} is not where it was")
+            request = group_frames.fetch_offset(group, _LOADED_TOPIC, 7)
+            found = group_frames.read_offset(load.ask(connection, request)[4:])
+            if found != (number, 0):
+                raise frames.AnswerError(
+                    f"{group}: offset {found[0]} and error {found[1]}, expected offset {number}"
+                )

@@ -1,16 +1,20 @@
-"""How much one consumer feels of another: a cold replay, slow readers, broken ones.
+"""Measures the latency of one consumer while other clients load the broker.
 
-A control is the same replay past the broker, from one process to another: what it costs the
-consumer is the share of the machine (its cores, its disk) and not of the broker.
+Owns the disturbing processes. Measures the latency of single records that a waiting long poll
+returns, as the workload `latency` does. The kinds of load are:
 
-Owns the disturbing processes, each a child that ends when its standard input closes, and the
-measurement beside them: single records there and back through a waiting long poll, as `latency`.
+- `cold`: a consumer reads old data from disk.
+- `control`: the same data goes from one process to another, without the broker. The difference to
+  `alone` is the cost of the shared cores and disk, not of the broker.
+- `slow`: consumers read their responses slowly.
+- `broken`: clients stop reading, stop inside a request, or reset the connection.
 
-1. A disturber is a separate process that runs when a core is idle: the measured client and it do
-   not share an interpreter, and on few cores it does not take the measured client's turn. It
-   reads as consumers do, a little at a time, and so it drops pages: a kernel that does not preempt
-   itself gives the core to nobody during one long call.
-2. Cold means cold: before each pass the segment files are synced and dropped from the page cache.
+1. A disturber is a child process. It ends when its standard input closes.
+2. A disturber uses idle cores only (SCHED_IDLE), so that it takes no CPU time from the measured
+   client.
+3. A disturber reads at most 64 KiB and drops at most 8 MiB of page cache per system call: a kernel
+   without preemption does not release the core during a long call.
+4. Before each cold pass, the segment files are synced and dropped from the page cache.
 """
 
 from __future__ import annotations
@@ -41,11 +45,11 @@ _BROKEN_CONNECTIONS = 10
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-# The measuring side.
+# The measurement.
 
 
 def prepare(broker: Broker, scale: float) -> None:
-    """Makes the topic that is replayed and the one whose end is followed."""
+    """Create the topic that disturbers read, with records, and the topic of the measured client."""
     turn = workloads.Round(broker, 0, flush=False, scale=scale)
     for topic in (_TOPIC, _TAIL):
         load.create_topic(broker.host, broker.port, topic, {})
@@ -61,7 +65,7 @@ def prepare(broker: Broker, scale: float) -> None:
 
 
 def measure(broker: Broker, kind: str, scale: float) -> Sample:
-    """One sample of `latency` beside a disturber."""
+    """Take one sample of `latency` while a disturber runs."""
     workloads.settle()
     request = frames.produce(_TAIL, workloads.batch_of(workloads.SMALL))
     disk_read_mb = broker.disk_read_mb()
@@ -110,12 +114,12 @@ def _disturber(broker: Broker, kind: str) -> Iterator[None]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        # The first line says that the disturbance has begun.
+        # The disturber prints a line when it has begun.
         if not process.stdout.readline():
             raise frames.AnswerError(f"the disturber '{kind}' did not start")
         yield
         if process.poll() is not None:
-            raise frames.AnswerError(f"the disturber '{kind}' ended early")
+            raise frames.AnswerError(f"the disturber '{kind}' ended before the measurement")
     finally:
         process.stdin.close()
         try:
@@ -126,7 +130,7 @@ def _disturber(broker: Broker, kind: str) -> Iterator[None]:
         process.stdout.close()
 
 
-# The disturbing side.
+# The disturbers.
 
 
 def drop_from_page_cache(paths: list[str]) -> None:
@@ -136,7 +140,7 @@ def drop_from_page_cache(paths: list[str]) -> None:
             os.fdatasync(descriptor)
             for at in range(0, os.fstat(descriptor).st_size, _DROP_SIZE):
                 os.posix_fadvise(descriptor, at, _DROP_SIZE, os.POSIX_FADV_DONTNEED)
-            # What lies across two of them.
+            # Also the pages across two ranges.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -146,7 +150,7 @@ def _yield_cores() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def _stopped(timeout_s: float = 0.0) -> bool:
+def _is_stopped(timeout_s: float = 0.0) -> bool:
     return bool(select.select([sys.stdin], [], [], timeout_s)[0])
 
 
@@ -163,7 +167,7 @@ def _requests(records: int) -> list[bytes]:
 
 
 def replay_cold(port: int, records: int, segments: list[str]) -> None:
-    """Reads the topic from its start, and drops it from the page cache before each pass."""
+    """Read the topic repeatedly. Drop it from the page cache before each pass."""
     requests = _requests(records)
     view = memoryview(bytearray(_READ_SIZE))
     with load.connect("127.0.0.1", port) as connection:
@@ -171,7 +175,7 @@ def replay_cold(port: int, records: int, segments: list[str]) -> None:
         _begin()
         while True:
             for request in requests:
-                if _stopped():
+                if _is_stopped():
                     return
                 connection.sendall(request)
                 left = int.from_bytes(load.receive_exactly(connection, 4), "big")
@@ -180,8 +184,8 @@ def replay_cold(port: int, records: int, segments: list[str]) -> None:
             drop_from_page_cache(segments)
 
 
-def replay_past_the_broker(segments: list[str]) -> None:
-    """The same bytes from the same disk through a socket, sent by a separate process."""
+def replay_without_broker(segments: list[str]) -> None:
+    """Read the same segment files through a socket, from a process that is not the broker."""
     listener = socket.create_server(("127.0.0.1", 0))
     if os.fork() == 0:
         with contextlib.suppress(OSError):
@@ -191,7 +195,7 @@ def replay_past_the_broker(segments: list[str]) -> None:
     view = memoryview(bytearray(_READ_SIZE))
     with socket.create_connection(listener.getsockname()) as connection:
         _begin()
-        while not _stopped():
+        while not _is_stopped():
             connection.recv_into(view)
 
 
@@ -205,7 +209,7 @@ def _send_cold(connection: socket.socket, segments: list[str]) -> None:
 
 
 def read_slowly(port: int, records: int) -> None:
-    """Asks for much, twice, and takes little at a time."""
+    """Send two large Fetch requests per connection, and read the responses slowly."""
     requests = _requests(records)
     view = memoryview(bytearray(_SLOW_READ_SIZE))
     connections = [load.connect("127.0.0.1", port) for _ in range(_SLOW_CONNECTIONS)]
@@ -213,14 +217,17 @@ def read_slowly(port: int, records: int) -> None:
         connection.setblocking(False)
         connection.send(requests[number % len(requests)] * 2)
     _begin()
-    while not _stopped(_SLOW_PAUSE_S):
+    while not _is_stopped(_SLOW_PAUSE_S):
         for connection in connections:
             with contextlib.suppress(BlockingIOError):
                 connection.recv_into(view)
 
 
-def break_off(port: int, records: int) -> None:
-    """Some never read, some never finish a request, some hang up in the middle of an answer."""
+def break_connections(port: int, records: int) -> None:
+    """Open 10 connections that never read, and 10 that send an incomplete request.
+
+    Then open connections one at a time, and reset each after the first read of its response.
+    """
     requests = _requests(records)
     silent = [load.connect("127.0.0.1", port) for _ in range(_BROKEN_CONNECTIONS)]
     for number, connection in enumerate(silent):
@@ -230,11 +237,11 @@ def break_off(port: int, records: int) -> None:
         connection.send(struct.pack(">i", 1 << 20) + b"\0" * 100)
     _begin()
     turn = 0
-    while not _stopped(_SLOW_PAUSE_S):
+    while not _is_stopped(_SLOW_PAUSE_S):
         with load.connect("127.0.0.1", port) as connection:
             connection.send(requests[turn % len(requests)])
             connection.recv(1 << 16)
-            # Without lingering, close sends a reset.
+            # With a linger time of 0, close sends a reset.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         turn += 1
 
@@ -242,7 +249,7 @@ def break_off(port: int, records: int) -> None:
 def main() -> None:
     kind, port, records, *segments = sys.argv[1:]
     if kind == "control":
-        replay_past_the_broker(segments)
+        replay_without_broker(segments)
         return
     _yield_cores()
     if kind == "cold":
@@ -250,7 +257,7 @@ def main() -> None:
     elif kind == "slow":
         read_slowly(int(port), int(records))
     else:
-        break_off(int(port), int(records))
+        break_connections(int(port), int(records))
 
 
 if __name__ == "__main__":

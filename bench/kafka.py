@@ -1,12 +1,14 @@
-"""Apache Kafka 4.3.1 from Maven Central: fetched once, started as KRaft nodes, its tools run.
+"""Downloads Apache Kafka 4.3.1 from Maven Central, starts KRaft nodes, and runs Kafka's tools.
 
-Owns `.cache/kafka-4.3.1/` of the project. Needs Java 17 or newer and Maven; only the standard
-library of Python, so that it also runs as a script: `python bench/kafka.py`.
+    python bench/kafka.py       # starts one node and prints its address
 
-1. A node runs with Kafka's own defaults; only addresses, directories and, where it is alone, the
-   replication of internal topics are set.
-2. A node listens on 127.0.0.1 only, and ends with the process that started it, however it ends.
-3. The jars appear in one rename: a fetch that was cut off leaves nothing that looks complete.
+Owns `.cache/kafka-4.3.1/`. Needs Java 17 or newer, and Maven. Uses only the standard library of
+Python, so that it also runs as a script.
+
+1. A node has Kafka's default settings, except for addresses, directories and settings of the
+   caller. A single node also has the replication factor 1 for internal topics.
+2. A node listens on 127.0.0.1 only. When its parent process ends, the kernel sends SIGTERM to it.
+3. One rename adds the downloaded jars to the cache, so an interrupted download is not used.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand
 LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 STORAGE_TOOL = "kafka.tools.StorageTool"
 
-# What bin/kafka-server-start.sh and bin/kafka-run-class.sh give the JVM.
+# The JVM options of bin/kafka-server-start.sh and bin/kafka-run-class.sh.
 _SERVER_OPTIONS = (
     "-server",
     "-XX:+UseG1GC",
@@ -91,14 +93,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 class KafkaError(Exception):
-    """Apache Kafka could not be fetched, started or asked; the message says what to do."""
+    """Apache Kafka could not be downloaded or started, or a tool failed."""
 
 
-# Fetching.
+# Download.
 
 
 def fetch(directory: Path = CACHE) -> Path:
-    """The directory of jars, filled by Maven the first time."""
+    """The directory of the jars. The first call downloads them with Maven."""
     libraries = directory / "libs"
     if libraries.is_dir():
         return libraries
@@ -106,15 +108,17 @@ def fetch(directory: Path = CACHE) -> Path:
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not libraries.is_dir():
-            _fetch_by_maven(directory, libraries)
+            _download(directory, libraries)
     return libraries
 
 
-def _fetch_by_maven(directory: Path, libraries: Path) -> None:
+def _download(directory: Path, libraries: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise KafkaError("Apache Kafka is fetched by Maven: install it (Debian: apt install maven)")
-    say(f"fetching Apache Kafka {VERSION} with Maven")
+        raise KafkaError(
+            "cannot download Apache Kafka without Maven. Install it (Debian: apt install maven)."
+        )
+    say(f"downloading Apache Kafka {VERSION} with Maven")
     dependencies = "\n".join(_DEPENDENCY.format(*artifact) for artifact in _ARTIFACTS)
     (directory / "pom.xml").write_text(_POM.format(dependencies=dependencies))
     (directory / "server-log4j2.properties").write_text(
@@ -123,14 +127,14 @@ def _fetch_by_maven(directory: Path, libraries: Path) -> None:
     (directory / "tools-log4j2.properties").write_text(
         _LOG4J.format(target="SYSTEM_ERR", level="warn")
     )
-    arriving = directory / "libs.arriving"
-    shutil.rmtree(arriving, ignore_errors=True)
+    incomplete = directory / "libs.incomplete"
+    shutil.rmtree(incomplete, ignore_errors=True)
     done = subprocess.run(
         [
             maven,
             *("-q", "-B", "-ntp", "-f", str(directory / "pom.xml")),
             "dependency:copy-dependencies",
-            f"-DoutputDirectory={arriving}",
+            f"-DoutputDirectory={incomplete}",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -138,12 +142,12 @@ def _fetch_by_maven(directory: Path, libraries: Path) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise KafkaError(f"Maven could not fetch Apache Kafka:\n{done.stdout[-2000:]}")
-    arriving.rename(libraries)
+        raise KafkaError(f"Maven could not download Apache Kafka:\n{done.stdout[-2000:]}")
+    incomplete.rename(libraries)
 
 
 def class_path() -> str:
-    """What `java -cp` takes to find the broker, its tools and its clients."""
+    """The class path of the broker, the tools and the clients."""
     return str(fetch() / "*")
 
 
@@ -152,7 +156,10 @@ def java() -> str:
     home = os.environ.get("JAVA_HOME")
     launcher = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if launcher is None:
-        raise KafkaError("Apache Kafka needs Java 17: install it (Debian: apt install default-jre)")
+        raise KafkaError(
+            "Java was not found, and Apache Kafka needs Java 17 or newer. "
+            "Install it (Debian: apt install default-jre)."
+        )
     return launcher
 
 
@@ -162,7 +169,7 @@ def java() -> str:
 def tool_command(
     main_class: str, args: Sequence[str] = (), *, java_options: Sequence[str] = _TOOL_OPTIONS
 ) -> list[str]:
-    """The command line of one of Kafka's tools, for callers that start it themselves."""
+    """The command line of one of Kafka's tools."""
     classes = class_path()
     log4j = CACHE / "tools-log4j2.properties"
     return [
@@ -181,7 +188,7 @@ def run_tool(
     timeout_s: float = 120.0,
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a tool to its end, e.g. `run_tool(TOPIC_COMMAND, ["--list", ...])`."""
+    """Run a tool until it ends, for example `run_tool(TOPIC_COMMAND, ["--list", ...])`."""
     done = subprocess.run(
         tool_command(main_class, args),
         input="" if stdin is None else stdin,
@@ -192,7 +199,8 @@ def run_tool(
     )
     if check and done.returncode != 0:
         raise KafkaError(
-            f"{main_class} ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            f"{main_class} failed with exit code {done.returncode}\n"
+            f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
         )
     return done
 
@@ -202,7 +210,7 @@ def run_tool(
 
 @dataclass(slots=True)
 class KafkaNode:
-    """A running node."""
+    """A node that was started."""
 
     host: str
     port: int
@@ -231,30 +239,33 @@ class KafkaNode:
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that nobody listens on now."""
+    """A port on 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def format_storage(directory: Path, settings: Mapping[str, str]) -> tuple[int, Path]:
-    """Writes server.properties and formats the storage. Returns the port and the file."""
-    alone = {
+    """Write server.properties of a single node, and format its storage. Return port and file."""
+    single_node = {
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
     }
-    return format_nodes([directory], {**alone, **settings})[0]
+    return format_nodes([directory], {**single_node, **settings})[0]
 
 
 def format_nodes(
     directories: Sequence[Path], settings: Mapping[str, str]
 ) -> list[tuple[int, Path]]:
-    """Likewise for nodes 1 to N of one cluster, each broker and controller."""
+    """Write server.properties and format the storage of nodes 1 to N of a cluster.
+
+    Each node is broker and controller. Returns the port and the file of each node.
+    """
     nodes = [(free_port(), free_port(), directory) for directory in directories]
     voters = ",".join(f"{at}@127.0.0.1:{port}" for at, (_, port, _) in enumerate(nodes, start=1))
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # A leading dash would be read as an option.
+    # The tool would read a leading dash as an option.
     cluster_id = "A" + cluster_id[1:]
     formatted = []
     for node_id, (port, controller_port, directory) in enumerate(nodes, start=1):
@@ -283,7 +294,7 @@ def start_kafka(
     heap_mb: int = 1024,
     timeout_s: float = 90.0,
 ) -> KafkaNode:
-    """Formats `directory` and starts a node in it; returns when it answers its first request."""
+    """Format `directory`, and start a node in it. Return after its first response."""
     directory.mkdir(parents=True, exist_ok=True)
     port, file = format_storage(directory, settings or {})
     return launch_kafka(directory, port, file, heap_mb=heap_mb, timeout_s=timeout_s)
@@ -292,11 +303,11 @@ def start_kafka(
 def launch_kafka(
     directory: Path, port: int, file: Path, *, heap_mb: int = 1024, timeout_s: float = 90.0
 ) -> KafkaNode:
-    """Starts a node on storage that is formatted already; returns when it answers."""
+    """Start a node whose storage is formatted. Return after its first response."""
     started = time.monotonic()
     node = begin_kafka(directory, port, file, heap_mb=heap_mb)
     try:
-        wait_for_answer("127.0.0.1", port, node.process, started + timeout_s)
+        wait_for_response("127.0.0.1", port, node.process, started + timeout_s)
     except BaseException:
         tail = node.log_tail()
         node.stop(5.0)
@@ -307,7 +318,7 @@ def launch_kafka(
 
 
 def begin_kafka(directory: Path, port: int, file: Path, *, heap_mb: int = 1024) -> KafkaNode:
-    """Likewise, and does not wait for it."""
+    """Start a node whose storage is formatted, without waiting for it."""
     command = [
         java(),
         *(f"-Xmx{heap_mb}m", f"-Xms{heap_mb}m"),
@@ -333,7 +344,7 @@ def begin_kafka(directory: Path, port: int, file: Path, *, heap_mb: int = 1024) 
 def running_kafka(
     settings: Mapping[str, str] | None = None, *, heap_mb: int = 1024
 ) -> Iterator[KafkaNode]:
-    """A node on free ports, with its data in a temporary directory that goes with it."""
+    """Run a node on free ports, with its data in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True) as directory:
         node = start_kafka(Path(directory), settings, heap_mb=heap_mb)
         try:
@@ -342,16 +353,16 @@ def running_kafka(
             node.stop()
 
 
-# Processes, also used for Headrace.
+# Processes of Apache Kafka and Headrace.
 
 
 def end_with_parent() -> None:
-    """Runs in the child before exec: the kernel ends it when the parent is gone."""
+    """Run in the child before exec: the kernel sends it SIGTERM when the parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def stop_process(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """SIGTERM, and SIGKILL for a process that does not care."""
+    """Send SIGTERM, and SIGKILL if the process does not end within the timeout."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -363,15 +374,15 @@ def stop_process(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 def api_versions_frame(correlation_id: int = 1) -> bytes:
-    """ApiVersions v3 with its length in front."""
+    """An ApiVersions 3 request with its length prefix."""
     name = b"headrace-bench"
     header = struct.pack(">hhih", 18, 3, correlation_id, len(name)) + name + b"\0"
     body = bytes([len(name) + 1]) + name + b"\x02" + b"1" + b"\0"
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
-def answers(host: str, port: int, timeout_s: float = 5.0) -> bool:
-    """Whether a broker there answers ApiVersions without an error."""
+def is_ready(host: str, port: int, timeout_s: float = 5.0) -> bool:
+    """Whether a broker responds to ApiVersions without an error."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
             connection.sendall(api_versions_frame())
@@ -381,15 +392,16 @@ def answers(host: str, port: int, timeout_s: float = 5.0) -> bool:
     return len(head) == 10 and head[4:] == b"\0\0\0\1\0\0"
 
 
-def wait_for_answer(
+def wait_for_response(
     host: str, port: int, process: subprocess.Popen[bytes], deadline: float
 ) -> None:
-    """Asks every few milliseconds, so that the time to the first answer is measured."""
-    while not answers(host, port):
+    """Send ApiVersions every few milliseconds until the broker responds."""
+    while not is_ready(host, port):
         if process.poll() is not None:
-            raise KafkaError(f"the broker ended with {process.returncode} before it answered")
+            code = process.returncode
+            raise KafkaError(f"the broker ended before its first response, with exit code {code}")
         if time.monotonic() > deadline:
-            raise KafkaError("the broker did not answer in time")
+            raise KafkaError("the broker did not respond before the timeout")
         time.sleep(0.003)
 
 
@@ -399,8 +411,14 @@ def say(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs one Apache Kafka node until Ctrl-C.")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--heap-mb", type=int, default=1024)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="setting of the node; can be repeated",
+    )
+    parser.add_argument("--heap-mb", type=int, default=1024, help="heap in MiB (default: 1024)")
     options = parser.parse_args()
     settings = dict(item.split("=", 1) for item in options.set)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -414,7 +432,7 @@ def main() -> int:
     except KafkaError as error:
         say(str(error))
         return 1
-    say("the broker ended by itself")
+    say("the broker ended unexpectedly")
     return 1
 
 

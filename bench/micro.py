@@ -1,7 +1,9 @@
-"""The hot pieces one by one, without sockets: `python -m bench.micro [--uncompiled]`.
+"""Measures functions of the hot modules one at a time, without sockets.
 
-Owns how a piece is called and timed: the best of several repetitions, in microseconds a call.
-Figures of two builds can be compared; a broker's speed is what `python -m bench` says.
+    python -m bench.micro [--uncompiled]
+
+A figure is the best of several repetitions, in microseconds per call. Use the figures to compare
+two builds. `python -m bench` measures the speed of a broker.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from bench import compiled, frames, workloads
 from bench.kafka import ROOT
 from bench.workloads import BULK, LZ4, SMALL, TYPICAL, ZSTD
 
-Piece = tuple[str, Callable[[], object]]
+Case = tuple[str, Callable[[], object]]
 _HEADER_SIZE = 61
 _REQUEST_BODY_AT = 4 + 8 + 2 + len(frames.CLIENT_ID) + 1
 _SHAPES = {"1 x 100 B": SMALL, "160 x 100 B": TYPICAL, "1000 x 1 KB": BULK}
 
 
-def record_pieces() -> Iterator[Piece]:
+def record_cases() -> Iterator[Case]:
     from headrace.record.batch import Batch, read_batch, walk_batch
     from headrace.record.compression import decompress
 
@@ -37,7 +39,7 @@ def record_pieces() -> Iterator[Piece]:
         found = read_batch(batch, 0, len(batch))
         return lambda: walk_batch(found, batch, _HEADER_SIZE, len(batch), False)
 
-    def unfold(batch: bytes, codec: int) -> Callable[[], None]:
+    def unpack(batch: bytes, codec: int) -> Callable[[], None]:
         found = read_batch(batch, 0, len(batch))
 
         def run() -> None:
@@ -53,11 +55,11 @@ def record_pieces() -> Iterator[Piece]:
     for name, load in (("lz4", LZ4), ("zstd", ZSTD)):
         yield (
             f"decompress and walk, 160 x 100 B, {name}",
-            unfold(workloads.batch_of(load), load.codec),
+            unpack(workloads.batch_of(load), load.codec),
         )
 
 
-def produce_pieces() -> Iterator[Piece]:
+def produce_cases() -> Iterator[Case]:
     from headrace.wire.produce import read_produce, write_produce_response
 
     request = frames.produce("topic", workloads.batch_of(SMALL))
@@ -66,7 +68,7 @@ def produce_pieces() -> Iterator[Piece]:
     yield "write_produce_response", lambda: write_produce_response(7, 11, found.topics, 0)
 
 
-def fetch_pieces() -> Iterator[Piece]:
+def fetch_cases() -> Iterator[Case]:
     from headrace.wire.fetch import FetchResult, read_fetch, write_fetch_response
 
     request = frames.fetch("topic", 0, size_max=1 << 20)
@@ -77,8 +79,8 @@ def fetch_pieces() -> Iterator[Piece]:
     yield "write_fetch_response", lambda: write_fetch_response(7, 12, 0, 0, [result], 0)
 
 
-def log_pieces() -> Iterator[Piece]:
-    """Appends to a log in a temporary directory that goes when the next piece is asked for."""
+def log_cases() -> Iterator[Case]:
+    """Calls on a log in a temporary directory. The next iteration deletes the directory."""
     from headrace.config.broker import BrokerConfig
     from headrace.env.clock import SystemClock
     from headrace.env.files import SystemFiles
@@ -98,9 +100,9 @@ def log_pieces() -> Iterator[Piece]:
         return run
 
     config = BrokerConfig.load({}).topic_config()
-    turns = [(shape, load, 1) for shape, load in _SHAPES.items()]
-    turns += [("40 of 1 x 100 B", SMALL, 40), ("20 of 160 x 100 B", TYPICAL, 20)]
-    for shape, load, count in turns:
+    cases = [(shape, load, 1) for shape, load in _SHAPES.items()]
+    cases += [("40 of 1 x 100 B", SMALL, 40), ("20 of 160 x 100 B", TYPICAL, 20)]
+    for shape, load, count in cases:
         with tempfile.TemporaryDirectory(prefix="headrace-micro-") as path:
             directory = LogDirectory(path, SystemFiles(), SystemClock())
             directory.open()
@@ -113,11 +115,11 @@ def log_pieces() -> Iterator[Piece]:
             directory.close({})
 
 
-GROUPS = (record_pieces, produce_pieces, fetch_pieces, log_pieces)
+GROUPS = (record_cases, produce_cases, fetch_cases, log_cases)
 
 
 def best_us(call: Callable[[], object], seconds: float = 0.3) -> float:
-    """The best of repetitions that fill about `seconds`."""
+    """Microseconds per call: the best of repetitions that take about `seconds` together."""
     timer = Timer(call)
     number, took = 1, timer.timeit(1)
     while took < 0.005:
@@ -128,14 +130,22 @@ def best_us(call: Callable[[], object], seconds: float = 0.3) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.micro", description=__doc__)
-    parser.add_argument("--uncompiled", action="store_true")
-    parser.add_argument("--path", type=Path, help="a directory with a compiled headrace package")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.micro",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--uncompiled", action="store_true", help="measure src/, uncompiled")
+    parser.add_argument(
+        "--path",
+        type=Path,
+        help="directory whose package headrace is measured (default: a compiled one)",
+    )
     chosen = parser.parse_args()
     path = chosen.path or (ROOT / "src" if chosen.uncompiled else compiled.site())
     sys.path.insert(0, str(path.resolve()))
     importlib.import_module("headrace")
-    print(f"{'compiled' if compiled.is_compiled(path) else 'uncompiled'}, us a call")
+    print(f"{'compiled' if compiled.is_compiled(path) else 'uncompiled'}, us per call")
     for group in GROUPS:
         for name, call in group():
             print(f"{best_us(call):10.2f}  {name}", flush=True)

@@ -1,10 +1,11 @@
-"""Where a broker's time goes while a workload runs.
+"""Profiles a Headrace broker while workloads run.
 
-Owns the profilers: `perf` samples a running process with its kernel half and compiled modules, but
-shows interpreted code as one function before Python 3.12; `cprofile` runs an uncompiled Headrace
-under cProfile and shows its Python functions, at the price of slowing them.
+- `perf` samples the running process. Its report shows the kernel and compiled modules. For
+  interpreted code, it shows functions of the interpreter.
+- `cprofile` runs Headrace uncompiled under cProfile. Its report shows Python functions, which run
+  slower than without it.
 
-Reports go to `.cache/profile/`, one text file for each workload.
+Owns `.cache/profile/`: `perf` writes one report per workload, `cprofile` one for the run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PERF, CPROFILE = "perf", "cprofile"
 
 
 def command_prefix(kind: str | None) -> tuple[str, ...]:
-    """What stands between the interpreter and `-m` for a profile of the whole run."""
+    """The options of the interpreter that run Headrace under cProfile; otherwise none."""
     if kind != CPROFILE:
         return ()
     DIRECTORY.mkdir(parents=True, exist_ok=True)
@@ -36,7 +37,7 @@ def command_prefix(kind: str | None) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def attached(kind: str | None, broker: Broker, workload: str) -> Iterator[None]:
-    """Samples Headrace with perf while the block runs."""
+    """Sample Headrace with perf while the block runs."""
     if kind != PERF or broker.name != HEADRACE:
         yield
         return
@@ -44,12 +45,12 @@ def attached(kind: str | None, broker: Broker, workload: str) -> Iterator[None]:
         raise SystemExit("perf is not installed (Debian: apt install linux-perf)")
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     data = DIRECTORY / f"{workload}.data"
-    # Virtual machines often have no hardware counters: the clock always works.
+    # Virtual machines often have no hardware counters. The CPU clock always works.
     command = ["perf", "record", "-q", "-g", "-F", "997", "-e", "cpu-clock"]
     process = subprocess.Popen(
         [*command, "-p", str(broker.pid), "-o", str(data)], stderr=subprocess.DEVNULL
     )
-    # perf says nothing when it has attached; samples lost at the start do not matter.
+    # perf does not report when it has attached. Lost samples at the start do not matter.
     time.sleep(0.2)
     try:
         yield
@@ -73,9 +74,9 @@ def _report_perf(data: Path) -> None:
 
 
 def report_cprofile() -> None:
-    """Turns what cProfile wrote at the broker's end into text."""
+    """Write the data of cProfile as text. cProfile saved them at the end of the broker."""
     if not CPROFILE_DATA.exists():
-        say("cProfile left nothing: the broker did not end by itself")
+        say("no profile: the broker was killed before cProfile could save its data")
         return
     report = CPROFILE_DATA.with_suffix(".txt")
     with report.open("w") as out:

@@ -1,15 +1,17 @@
-"""Thousands of partitions: three brokers, three replicas, one record on each partition.
+"""Measures clusters with thousands of partitions: three brokers, three replicas.
 
-Owns the order of these measurements. Each cluster has the machine to itself, one after the other:
-an idle one would cost the other some of its time.
+Owns the order of these measurements. The clusters run sequentially, because even an idle cluster
+takes CPU time from the measured one.
 
-1. All topics are made by one request; they are there when every broker's metadata has a leader for
-   each of their partitions.
-2. A write is one record on every partition, acks=all, by one idempotent librdkafka producer that
-   lives as long as the cluster. It is done when all are acknowledged.
-3. After kill -9 that write begins at once, while the metadata of the others is looked at.
-4. A rolling restart stops each broker with SIGTERM and goes on when all partitions are in sync.
-5. At the end every partition holds exactly one record for each write.
+1. One request creates all topics. They are created when the metadata of each broker contains a
+   leader for each partition.
+2. A write is one record to each partition, with acks=all. It ends when all are acknowledged. One
+   idempotent librdkafka producer writes during the complete measurement.
+3. After kill -9, a write begins immediately. At the same time, the metadata of the other brokers is
+   requested repeatedly.
+4. A rolling restart stops a broker with SIGTERM, starts it again, and continues with the next one
+   when all replicas are in sync.
+5. At the end, each partition contains exactly one record per write.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ PARTITIONS = 2_000
 TOPICS = 20
 _WARM_TOPIC = "first"
 _STEP_S_MAX = 300.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _IDLE_S = 10.0
 ROWS = (
     Row(
         "scale",
         "create all topics, until all brokers list them",
-        "made_s",
+        "created_s",
         "s",
         1,
         1,
@@ -63,7 +65,7 @@ ROWS = (
     Row(
         "scale",
         "kill -9 of a broker, until all partitions have a leader",
-        "led_s",
+        "leaders_s",
         "s",
         1,
         1,
@@ -85,7 +87,7 @@ ROWS = (
     Row(
         "scale",
         "restart of the killed broker to all replicas in sync",
-        "back_s",
+        "restart_s",
         "s",
         1,
         1,
@@ -122,7 +124,7 @@ def measure(names: Sequence[str], command: HeadraceCommand, partitions: int) -> 
 
 
 class _Run:
-    """One cluster from its first topic to its last write."""
+    """The measurements of one cluster."""
 
     def __init__(self, cluster: Cluster, partitions: int, samples: Samples) -> None:
         self.cluster = cluster
@@ -142,11 +144,11 @@ class _Run:
     def run(self) -> None:
         self.create()
         self.note("again_s", self.write(time.monotonic()))
-        self.look_at_parts()
+        self.measure_idle()
         self.fail_over()
-        self.roll()
+        self.restart_all()
         self.write(time.monotonic())
-        self.check_nothing_is_lost()
+        self.check_end_offsets()
         self.samples.setdefault("scale", {})[self.cluster.name] = [self.sample]
 
     def note(self, metric: str, value: float) -> None:
@@ -158,15 +160,15 @@ class _Run:
 
     def create(self) -> None:
         began = time.monotonic()
-        made = self.admin.create_topics(
+        created = self.admin.create_topics(
             [NewTopic(name, self.per_topic, SIZE) for name in self.topics],
             request_timeout=_STEP_S_MAX,
         )
-        for done in made.values():
+        for done in created.values():
             done.result()
         for node_id in self.cluster.ports:
-            self.wait(partial(self.is_led, node_id))
-        self.note("made_s", time.monotonic() - began)
+            self.wait(partial(self.have_leaders, node_id))
+        self.note("created_s", time.monotonic() - began)
         self.note("first_s", self.write(began))
 
     def fail_over(self) -> None:
@@ -177,15 +179,15 @@ class _Run:
         self.begin_write()
         for node_id in self.cluster.ports:
             if node_id != victim:
-                self.wait(partial(self.is_led, node_id, but=victim))
-        self.note("led_s", time.monotonic() - began)
+                self.wait(partial(self.have_leaders, node_id, excluded=victim))
+        self.note("leaders_s", time.monotonic() - began)
         self.note("acked_s", self.end_write(began))
         began = time.monotonic()
         self.cluster.restart(victim)
-        self.wait(partial(self.is_in_sync, but=victim))
-        self.note("back_s", time.monotonic() - began)
+        self.wait(partial(self.are_in_sync, excluded=victim))
+        self.note("restart_s", time.monotonic() - began)
 
-    def roll(self) -> None:
+    def restart_all(self) -> None:
         self.settle()
         began = time.monotonic()
         stops = []
@@ -194,12 +196,12 @@ class _Run:
             self.cluster.terminate(node_id)
             stops.append(time.monotonic() - stopped)
             self.cluster.restart(node_id)
-            self.wait(partial(self.is_in_sync, but=node_id))
+            self.wait(partial(self.are_in_sync, excluded=node_id))
         self.note("rolling_s", time.monotonic() - began)
         self.note("stop_s", max(stops))
 
-    def look_at_parts(self) -> None:
-        """What each broker uses while nobody asks anything of it but its followers."""
+    def measure_idle(self) -> None:
+        """Measure CPU time, memory and open files of each broker while no client sends requests."""
         self.settle()
         pids = self.cluster.pids.values()
         before = {pid: brokers.cpu_s_of(pid) for pid in pids}
@@ -215,11 +217,11 @@ class _Run:
             say(f"{self.cluster.name:<9} {table.summary(found[-1])}")
         self.samples.setdefault("parts", {})[self.cluster.name] = found
         if isinstance(self.cluster, HeadraceCluster):
-            told = self.cluster.zookeeper()
-            self.samples.setdefault("zookeeper", {})[self.cluster.name] = [told]
-            say(f"{'ZooKeeper':<9} {table.summary(told)}")
+            usage = self.cluster.zookeeper_usage()
+            self.samples.setdefault("zookeeper", {})[self.cluster.name] = [usage]
+            say(f"{'ZooKeeper':<9} {table.summary(usage)}")
 
-    def check_nothing_is_lost(self) -> None:
+    def check_end_offsets(self) -> None:
         wanted = {
             TopicPartition(name, index): OffsetSpec.latest()
             for name in self.topics
@@ -228,9 +230,11 @@ class _Run:
         found = self.admin.list_offsets(wanted, request_timeout=60.0)
         ends = {int(row.result().offset) for row in found.values()}
         if ends != {self.writes}:
-            raise frames.AnswerError(f"partitions end at {ends} after {self.writes} writes")
+            raise frames.AnswerError(
+                f"{self.cluster.name}: end offsets {sorted(ends)} after {self.writes} writes"
+            )
 
-    # One record on every partition.
+    # Writes: one record to each partition.
 
     @property
     def count(self) -> int:
@@ -264,44 +268,46 @@ class _Run:
         else:
             self.errors.append(error)
 
-    # What the brokers say.
+    # Metadata.
 
-    def is_led(self, node_id: int, *, but: int = 0) -> bool:
-        """Whether all have a leader, other than `but`, in one broker's metadata."""
+    def have_leaders(self, node_id: int, *, excluded: int = 0) -> bool:
+        """Whether one broker returns a leader, other than `excluded`, for each partition."""
         rows = self.rows(self.cluster.ask(node_id, frames.metadata()))
-        return len(rows) == self.count and all(row.leader not in (-1, but) for row in rows)
+        return len(rows) == self.count and all(row.leader not in (-1, excluded) for row in rows)
 
-    def is_in_sync(self, *, but: int) -> bool:
-        """Likewise with all replicas, in that of the first other broker."""
-        node_id = next(each for each in self.cluster.ports if each != but)
+    def are_in_sync(self, *, excluded: int) -> bool:
+        """Whether the first broker other than `excluded` returns all replicas as in sync."""
+        node_id = next(each for each in self.cluster.ports if each != excluded)
         rows = self.rows(self.cluster.ask(node_id, frames.metadata()))
         return len(rows) == self.count and all(len(row.isr) == SIZE for row in rows)
 
-    def rows(self, answer: bytes | None) -> list[frames.Replicas]:
-        found = {} if answer is None else frames.replicas_in(answer)
+    def rows(self, response: bytes | None) -> list[frames.Replicas]:
+        found = {} if response is None else frames.replicas_in(response)
         return [row for (topic, _), row in found.items() if topic != _WARM_TOPIC]
 
-    def wait(self, is_true: Callable[[], bool]) -> None:
+    def wait(self, is_met: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _STEP_S_MAX
-        while not is_true():
+        while not is_met():
             if time.monotonic() > deadline:
-                raise frames.AnswerError(f"{self.cluster.name} did not get on in {_STEP_S_MAX:g} s")
-            time.sleep(_LOOK_S)
+                raise frames.AnswerError(
+                    f"{self.cluster.name}: a step did not complete within {_STEP_S_MAX:g} s"
+                )
+            time.sleep(_POLL_S)
 
     def settle(self) -> None:
-        """Let what the last step left behind end."""
+        """Wait for background work of the last step."""
         time.sleep(5.0)
 
 
 def render(samples: Results, facts: Mapping[str, str], partitions: int) -> str:
-    left_out = ("Rounds", "Scale", "Apache Kafka")
-    lines = [f"- {name}: {text}" for name, text in facts.items() if name not in left_out]
+    omitted = ("Rounds", "Scale", "Apache Kafka")
+    lines = [f"- {name}: {text}" for name, text in facts.items() if name not in omitted]
     if any(KAFKA in row for row in samples.values()):
         nodes = f"KRaft, {SIZE} nodes, {HEAP_MB} MiB of heap each"
         lines.append(f"- Apache Kafka: {kafka.VERSION}, {nodes}")
     lines += [
-        f"- Additional process of Headrace: {table.summary(told)}"
-        for told in samples.get("zookeeper", {}).get(HEADRACE, ())
+        f"- Additional process of Headrace: {table.summary(usage)}"
+        for usage in samples.get("zookeeper", {}).get(HEADRACE, ())
     ]
     parts = [
         f"### Many partitions: {partitions} in {TOPICS} topics, {SIZE} brokers, {SIZE} replicas",

@@ -1,10 +1,12 @@
-"""`python -m bench.spark`: the data source beside Spark's Kafka connector, on one broker of ours.
+"""Compares the data source with Spark's Kafka connector, on one Headrace broker.
 
-Owns the measurements of docs/SPARK.md. Every one runs in its own session, a process started
-for it, so that "cold" is the first action of a session; both formats take turns on the same topic.
+    python -m bench.spark [--rows 4000000] [--only read,write] [--save]
 
-1. The same query, the same topic, the same broker and the same settings of Spark for both.
-2. What was read or written is counted, and a wrong count ends the run.
+Owns the measurements of docs/SPARK.md. Each measurement runs in a new process with a new Spark
+session, so that "cold" is the first action of a session. The two formats alternate.
+
+1. Both formats use the same queries, the same topic, the same broker and the same Spark settings.
+2. Each measurement checks the number of rows. A wrong number ends the run.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ TOPIC = "bench"
 PARTITIONS = 4
 VALUE_BYTES = 100
 _BATCH = 500
-_OURS = ("value", "micro")
+_HEADRACE_ONLY = ("value", "micro")
 _WARM_ACTIONS = 9
 _WARM_KEPT = 5
 _TRIGGERS = 120
@@ -42,16 +44,30 @@ _TRICKLE_ROWS_PER_S = 1_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default=",".join(_ONE), help=f"of {', '.join(_ONE)}")
-    parser.add_argument("--headrace-only", action="store_true")
-    parser.add_argument("--save", action="store_true", help=f"write the figures to {PAGE.name}")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.spark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, default=4_000_000, help="default: 4,000,000")
+    parser.add_argument("--rounds", type=int, default=2, help="default: 2")
+    parser.add_argument(
+        "--only",
+        metavar="NAME,NAME",
+        default=",".join(_MEASUREMENTS),
+        help=f"run only these measurements: {', '.join(_MEASUREMENTS)}",
+    )
+    parser.add_argument(
+        "--headrace-only", action="store_true", help="do not measure Spark's Kafka connector"
+    )
+    parser.add_argument("--save", action="store_true", help=f"write the table to docs/{PAGE.name}")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
-        print("RESULT " + json.dumps(_ONE[chosen.one.split(":")[0]](**_arguments(chosen.one))))
+        print(
+            "RESULT "
+            + json.dumps(_MEASUREMENTS[chosen.one.split(":")[0]](**_arguments(chosen.one)))
+        )
         return
     formats = FORMATS[:1] if chosen.headrace_only else FORMATS
     parts = chosen.only.split(",")
@@ -61,7 +77,7 @@ def main() -> None:
         for number in range(chosen.rounds):
             for part in parts:
                 for name in formats[:: 1 if number % 2 == 0 else -1]:
-                    if part in _OURS and name != "headrace":
+                    if part in _HEADRACE_ONLY and name != "headrace":
                         continue
                     result = measure(part, name, broker.address, chosen.rows)
                     found.setdefault(part, {}).setdefault(name, []).append(result)
@@ -74,7 +90,7 @@ def main() -> None:
 
 
 def fill(address: str, rows: int) -> None:
-    """The topic that is read: values of 100 bytes, keys of 8, without compression."""
+    """Create the topic and write it: values of 100 bytes, keys of 8 bytes, no compression."""
     with connect(address) as client:
         client.create_topic(TOPIC, partitions=PARTITIONS)
         builder = BatchBuilder()
@@ -88,10 +104,10 @@ def fill(address: str, rows: int) -> None:
 
 
 def measure(part: str, name: str, address: str, rows: int) -> Any:
-    """One measurement in a separate process."""
-    what = f"{part}:{name}:{address.replace(':', '/')}:{rows}"
+    """Run one measurement in a separate process."""
+    argument = f"{part}:{name}:{address.replace(':', '/')}:{rows}"
     done = subprocess.run(
-        [sys.executable, "-m", "bench.spark", "--one", what],
+        [sys.executable, "-m", "bench.spark", "--one", argument],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -100,7 +116,7 @@ def measure(part: str, name: str, address: str, rows: int) -> Any:
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             return json.loads(line.removeprefix("RESULT "))
-    raise SystemExit(f"{what} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    raise SystemExit(f"{argument} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -115,13 +131,13 @@ def _session(name: str) -> Any:
     if name == "kafka":
         settings["spark.jars"] = connector.jars()
     session = headrace.spark.session("bench", master="local[2]", settings=settings)
-    # What goes wrong is raised; what Spark logs when a stream is stopped would bury it.
+    # Errors are raised. The messages that Spark logs when a stream stops would hide them.
     session.sparkContext.setLogLevel("OFF")
     return session
 
 
 def read(name: str, address: str, rows: int, schema: str = "") -> dict[str, float]:
-    """Rows a second of a count and a sum: the first action of a session, and later ones."""
+    """Rows per second of a count and a sum: in the first action of a session, and in later ones."""
     spark = _session(name)
     seconds = []
     for _ in range(1 + _WARM_ACTIONS):
@@ -132,17 +148,18 @@ def read(name: str, address: str, rows: int, schema: str = "") -> dict[str, floa
         counted = frame.selectExpr("count(*)", "sum(length(value))").collect()[0]
         seconds.append(time.perf_counter() - started)
         if tuple(counted) != (rows, rows * VALUE_BYTES):
-            raise SystemExit(f"{counted} of {rows} rows")
+            expected = (rows, rows * VALUE_BYTES)
+            raise SystemExit(f"{name}: count and sum are {tuple(counted)}, expected {expected}")
     return {"cold": rows / seconds[0], "warm": rows / statistics.median(seconds[-_WARM_KEPT:])}
 
 
-def value(name: str, address: str, rows: int) -> dict[str, float]:
-    """The same where the source is told which column is looked at."""
+def read_value(name: str, address: str, rows: int) -> dict[str, float]:
+    """The same as `read`, with a schema that contains only the column `value`."""
     return read(name, address, rows, "value BINARY")
 
 
 def write(name: str, address: str, rows: int) -> dict[str, float]:
-    """Rows a second into a topic, the second time in a session."""
+    """Rows per second written: the faster of the second and third write in a session."""
     spark = _session(name)
     count = rows // 4
     frame = spark.range(0, count, 1, 2).selectExpr(
@@ -163,13 +180,13 @@ def write(name: str, address: str, rows: int) -> dict[str, float]:
             )
             written = sum(end.offset for end in ends.values())
             if written != count:
-                raise SystemExit(f"{written} of {count} rows")
+                raise SystemExit(f"{name}: the topic has {written} records, expected {count}")
             client.delete_topic(topic)
     return {"warm": count / min(seconds[1:])}
 
 
 def micro(name: str, address: str, rows: int) -> dict[str, float]:
-    """The median trigger of a stream at a thousand rows a second, in milliseconds."""
+    """The median time of a trigger of a stream with 1,000 rows per second, in ms."""
     spark = _session(name)
     topic = f"trickle-{os.getpid()}"
     with connect(address) as client, tempfile.TemporaryDirectory() as checkpoint:
@@ -187,7 +204,7 @@ def micro(name: str, address: str, rows: int) -> dict[str, float]:
 
 
 def _trickle(client: Client, topic: str, query: Any) -> None:
-    """A thousand rows a second, until the stream has had enough triggers to be warm."""
+    """Write 1,000 rows per second until the stream has completed 120 micro-batches."""
     began = time.monotonic()
     sent = second = 0
     with client.producer() as producer:
@@ -202,16 +219,19 @@ def _trickle(client: Client, topic: str, query: Any) -> None:
                 if last is not None and last["batchId"] >= _TRIGGERS:
                     return
             time.sleep(0.005)
-    raise SystemExit(f"{_TRIGGERS} triggers took more than {_TRIGGERS_DEADLINE_S:g} s")
+    raise SystemExit(
+        f"the stream did not complete {_TRIGGERS} triggers within {_TRIGGERS_DEADLINE_S:g} s"
+    )
 
 
-_ONE = {"read": read, "value": value, "write": write, "micro": micro}
+_MEASUREMENTS = {"read": read, "value": read_value, "write": write, "micro": micro}
 
 
 def report(found: dict[str, dict[str, list[Any]]], rows: int) -> str:
     lines = ["| measured | headrace | Kafka connector | ratio |", "| --- | --- | --- | --- |"]
     many = f"{rows / 1e6:g} M rows"
-    for part, beside, key, title in (
+    # The connector accepts no schema, so `value` is compared with its `read`.
+    for part, kafka_part, key, title in (
         ("read", "read", "cold", f"read {many}, first action of a session"),
         ("read", "read", "warm", f"read {many}, later actions"),
         ("value", "read", "cold", f'read {many} of `schema("value BINARY")`, first action'),
@@ -222,15 +242,15 @@ def report(found: dict[str, dict[str, list[Any]]], rows: int) -> str:
         if not ours:
             continue
         cells = [_median(ours, key)]
-        theirs = found.get(beside, {}).get("kafka")
+        theirs = found.get(kafka_part, {}).get("kafka")
         if theirs:
             cells.append(_median(theirs, key))
         ratio = f"{cells[0] / cells[1]:.1f}" if theirs else ""
         texts = [f"{cell:.2f}" for cell in cells] + [""] * (2 - len(cells))
         lines.append(f"| {title}, M rows/s | {texts[0]} | {texts[1]} | {ratio} |")
     if "micro" in found:
-        floor = statistics.median(one["median_ms"] for one in found["micro"]["headrace"])
-        lines.append(f"| trigger at 1,000 rows/s, ms | {floor:.0f} | | |")
+        trigger_ms = statistics.median(one["median_ms"] for one in found["micro"]["headrace"])
+        lines.append(f"| trigger at 1,000 rows/s, ms | {trigger_ms:.0f} | | |")
     return "\n".join(lines)
 
 
