@@ -1,11 +1,14 @@
-"""`make demo`: events flow in, a pipeline makes tables of them, a broker dies, nothing is lost.
+"""Writes shop events, runs a pipeline on Spark, kills a broker, and checks that no record is lost.
 
-A real client writes the sample shop's events while the sample pipeline runs on Spark, round after
-round; a broker is killed (kill -9) in the middle. Ends by itself, with exit code 0 only if every
-acknowledged record is in the tables once, and the tables say what the events say. BROKERS=3 does
-the same on a cluster.
+    make demo [BROKERS=3]
+
+The client confluent-kafka writes events of the sample project. At the same time, the sample
+pipeline runs on Spark. A broker is killed (kill -9) and restarted when three quarters of the events
+are acknowledged. The exit code is 0 if each acknowledged record is in the tables exactly once, and
+the tables match the events. The environment variable BROKERS starts a cluster of this size.
 """
 
+import argparse
 import importlib
 import os
 import sys
@@ -19,8 +22,8 @@ import confluent_kafka
 
 import headrace
 from demo.brokers import Brokers
+from demo.display import Progress, orders_table, revenue_table
 from demo.rounds import Rounds
-from demo.shown import Story, orders_table, revenue_table
 from demo.writer import QUIET, Writer
 from headrace.client import Client, GroupOffset, TopicPartition, connect
 from headrace.pipelines.sample import write_project
@@ -32,20 +35,22 @@ SLOW_SECONDS = 8.0
 DEADLINE_SECONDS = 900.0
 
 
-def imported(name: str) -> Any:
+def load_module(name: str) -> Any:
     return importlib.import_module(name)
 
 
 class Demo:
-    def __init__(self, story: Story, brokers: Brokers, client: Client, project: Path) -> None:
-        self.story = story
+    """The steps of the demo."""
+
+    def __init__(self, progress: Progress, brokers: Brokers, client: Client, project: Path) -> None:
+        self.progress = progress
         self.brokers = brokers
         self.client = client
         self.warehouse = project / ".headrace" / "warehouse"
-        # The project's own modules, as after `headrace pipeline init --sample shop`.
+        # The modules of the sample project.
         sys.path.insert(0, str(project))
-        self.generate = imported("generate")
-        self.of_project = imported("test_pipeline")
+        self.generate = load_module("generate")
+        self.project_tests = load_module("test_pipeline")
         self.generate.CHANNEL_FROM_ORDER = ORDERS // 2
         self.generate.create_topics(client)
         messages = self.generate.messages(SEED, 0, ORDERS)
@@ -53,30 +58,30 @@ class Demo:
         self.writer = Writer(brokers.address, messages, SLOW_SECONDS)
 
     def run(self, rounds: Rounds) -> None:
-        """Until everything that was written is in the tables."""
+        """Run until the pipeline has read all events."""
         self.writer.start()
         deadline = time.monotonic() + DEADLINE_SECONDS
         is_killed = is_written = is_read = False
         while time.monotonic() < deadline:
-            told = rounds.next(0.2)
-            if told is not None:
-                self.story.done(f"Pipeline on Spark: {told}")
-                self.writer.may_go_on.set()
+            line = rounds.next(0.2)
+            if line is not None:
+                self.progress.done(f"Pipeline on Spark: {line}")
+                self.writer.resume.set()
             acknowledged = len(self.writer.acknowledged)
             if not is_killed and acknowledged >= self.messages * 3 // 4:
                 self.kill()
                 is_killed = True
             if not is_written and not self.writer.is_alive():
-                self.story.done(
+                self.progress.done(
                     f"The same client continued without a restart, up to record {acknowledged:,}."
                 )
                 is_written = True
-            if told is not None and "completed" in told and acknowledged == self.messages:
-                # Without new records no other round follows.
+            if line is not None and "completed" in line and acknowledged == self.messages:
+                # Without new records, no round follows.
                 is_read = self.lag() == 0
             if is_read and is_written:
                 return
-            self.story.now(f"{acknowledged:,} records acknowledged; {rounds.lines[-1]}")
+            self.progress.update(f"{acknowledged:,} records acknowledged; {rounds.lines[-1]}")
         raise TimeoutError(
             f"The demo did not complete within {DEADLINE_SECONDS:g} s: {rounds.lines}"
         )
@@ -84,55 +89,57 @@ class Demo:
     def kill(self) -> None:
         acknowledged = len(self.writer.acknowledged)
         victim = self.brokers.kill()
-        self.story.done(f"Killed {victim} (kill -9) after {acknowledged:,} acknowledgements.")
+        self.progress.done(f"Killed {victim} (kill -9) after {acknowledged:,} acknowledgements.")
         self.brokers.restart()
-        self.story.done(f"Started {victim} again, on the same port and data.")
+        self.progress.done(f"Started {victim} again, on the same port and data.")
 
     def lag(self) -> int:
-        """How far the group is behind the end of the topic."""
+        """The number of records of the topic that the group has not committed."""
         partitions = range(self.generate.TOPICS["orders"])
-        places = [TopicPartition("orders", partition) for partition in partitions]
+        partitions_of_topic = [TopicPartition("orders", partition) for partition in partitions]
         committed = self.client.group_offsets(NAME)
-        ends = self.client.list_offsets(dict.fromkeys(places, "latest"))
-        begin = GroupOffset(0)
-        return sum(ends[place].offset - committed.get(place, begin).offset for place in places)
+        ends = self.client.list_offsets(dict.fromkeys(partitions_of_topic, "latest"))
+        start = GroupOffset(0)
+        return sum(
+            ends[each].offset - committed.get(each, start).offset for each in partitions_of_topic
+        )
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.of_project.read_table(self.warehouse, name)
+        rows: list[dict[str, Any]] = self.project_tests.read_table(self.warehouse, name)
         return rows
 
     def show(self) -> None:
-        self.story.console.print(revenue_table(self.table("revenue_per_minute")))
-        self.story.console.print(orders_table(self.table("orders")))
+        self.progress.console.print(revenue_table(self.table("revenue_per_minute")))
+        self.progress.console.print(orders_table(self.table("orders")))
         alerts = read_topic(self.brokers.address, "order-alerts")
         dead = read_topic(self.brokers.address, "orders-dead-letters")
-        self.story.done(
-            f"A plain consumer read {len(alerts)} alerts about large orders and the dead letters "
-            f"of {len(dead)} orders, with the reason in a header."
+        self.progress.done(
+            f"A plain consumer read {len(alerts)} alerts about large orders, and the dead letters "
+            f"of {len(dead)} orders. A header of each dead letter contains the reason."
         )
 
-    def trouble(self) -> str:
-        """What is wrong with the tables; nothing, if all is well."""
+    def find_error(self) -> str:
+        """The first difference between tables and events; empty if there is none."""
         read = [(row["partition"], row["offset"]) for row in self.table("raw_orders")]
         if self.writer.failures:
             return f"writes failed: {self.writer.failures[:3]}"
         if sorted(read) != sorted(self.writer.acknowledged):
             lost = len(self.writer.acknowledged - set(read))
             twice = len(read) - len(set(read))
-            return f"{lost} acknowledged records were lost, {twice} are duplicates"
+            return f"{lost} acknowledged records were lost, and {twice} are duplicates"
         try:
-            self.of_project.check_tables(self.warehouse, 0, ORDERS)
+            self.project_tests.check_tables(self.warehouse, 0, ORDERS)
         except AssertionError as error:
             return f"the tables do not match the events: {error}"
         return ""
 
 
 def read_topic(address: str, topic: str) -> dict[bytes, bytes]:
-    """The last value of each key, as a plain consumer sees it."""
+    """Read partition 0 with a plain consumer. Return the last value of each key."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "demo"} | QUIET)
-    place = confluent_kafka.TopicPartition(topic, 0, 0)
-    _, left = consumer.get_watermark_offsets(place, 30)
-    consumer.assign([place])
+    partition = confluent_kafka.TopicPartition(topic, 0, 0)
+    _, left = consumer.get_watermark_offsets(partition, 30)
+    consumer.assign([partition])
     found: dict[bytes, bytes] = {}
     deadline = time.monotonic() + 60
     while left > 0 and time.monotonic() < deadline:
@@ -144,41 +151,43 @@ def read_topic(address: str, topic: str) -> dict[bytes, bytes]:
     return found
 
 
-def demonstrate(story: Story, count: int, place: Path) -> int:
+def run_demo(progress: Progress, count: int, project: Path) -> int:
     with Brokers(count) as brokers, connect(brokers.address) as client:
-        how = "compiled" if headrace.compiled() else "uncompiled"
-        what = "a broker" if count == 1 else f"ZooKeeper and {count} brokers"
-        story.done(f"Started {what} at {brokers.address}, {how}.")
-        write_project(place, name=NAME, bootstrap=brokers.address)
-        demo = Demo(story, brokers, client, place)
-        story.done("Created the sample project, as 'headrace pipeline init --sample shop' does.")
+        build = "compiled" if headrace.compiled() else "uncompiled"
+        started = "a broker" if count == 1 else f"ZooKeeper and {count} brokers"
+        progress.done(f"Started {started} at {brokers.address}, {build}.")
+        write_project(project, name=NAME, bootstrap=brokers.address)
+        demo = Demo(progress, brokers, client, project)
+        progress.done("Created the sample project, as 'headrace pipeline init --sample shop' does.")
         try:
-            with closing(Rounds(place, brokers.address)) as rounds:
+            with closing(Rounds(project, brokers.address)) as rounds:
                 demo.run(rounds)
-                story.done(f"The lag of the group '{NAME}' is 0.")
+                progress.done(f"The lag of the group '{NAME}' is 0.")
         except Exception:
-            story.console.print(f"Logs of the brokers:\n{brokers.log()}", markup=False)
+            progress.console.print(f"Logs of the brokers:\n{brokers.log()}", markup=False)
             raise
-        story.done("Stopped the pipeline and Spark.")
+        progress.done("Stopped the pipeline and Spark.")
         demo.show()
-        trouble = demo.trouble()
-        if trouble:
-            story.done(f"[red]FAILED[/]: {trouble}")
+        error = demo.find_error()
+        if error:
+            progress.done(f"[red]FAILED[/]: {error}")
             return 1
-        story.done(
+        progress.done(
             f"[green]Nothing was lost[/]: {len(demo.writer.acknowledged):,} records were "
             "acknowledged, and each is in the tables exactly once."
         )
         brokers.stop()
-        story.done("Stopped cleanly." if count == 1 else "Stopped every broker cleanly.")
+        progress.done("Stopped cleanly." if count == 1 else "Stopped every broker cleanly.")
         return 0
 
 
 def main() -> int:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser("python -m demo", description=__doc__, formatter_class=raw).parse_args()
     count = int(os.environ.get("BROKERS") or 1)
-    with Story() as story, tempfile.TemporaryDirectory(prefix="headrace-demo-") as place:
-        code = demonstrate(story, count, Path(place))
-        story.console.print(f"Total time: {time.monotonic() - story.began:.0f} s.")
+    with Progress() as progress, tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory:
+        code = run_demo(progress, count, Path(directory))
+        progress.console.print(f"Total time: {time.monotonic() - progress.began:.0f} s.")
         return code
 
 

@@ -1,4 +1,4 @@
-"""One broker, or a cluster: something to be killed and started again."""
+"""A broker or a cluster whose brokers can be killed and restarted."""
 
 from typing import Self
 
@@ -13,7 +13,7 @@ REPLICATED = {
 
 
 class Brokers:
-    """Use it in a `with` statement: nothing is left behind."""
+    """A context manager. Its end stops all processes and deletes the data."""
 
     def __init__(self, count: int) -> None:
         self._one: RunningBroker | None = None
@@ -28,7 +28,7 @@ class Brokers:
         self._killed = 0
 
     def kill(self) -> str:
-        """kill -9 of the broker, in a cluster of one that leads; says which."""
+        """Kill the broker with kill -9, in a cluster a leader of `orders`. Return its name."""
         if self._one is not None:
             self._one.kill()
             return "the broker"
@@ -45,7 +45,7 @@ class Brokers:
             self._cluster.start_brokers([self._killed])
 
     def stop(self) -> None:
-        """Cleanly; an error says what went wrong."""
+        """Stop all brokers cleanly. Raises an error if one fails."""
         if self._one is not None:
             self._one.stop()
         elif self._cluster is not None:

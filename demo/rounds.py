@@ -1,4 +1,4 @@
-"""`headrace pipeline run --watch` as a separate process: its rounds, and its present state."""
+"""Runs `headrace pipeline run --watch` in a separate process, and reads its output."""
 
 import queue
 import signal
@@ -14,6 +14,8 @@ _STOP_TIMEOUT_S = 120.0
 
 
 class Rounds:
+    """The process, and the output lines about its rounds."""
+
     def __init__(self, project: Path, address: str) -> None:
         command = [sys.executable, "-m", "headrace", "pipeline", "run", str(project), "--watch"]
         self._process = subprocess.Popen(
@@ -22,9 +24,9 @@ class Rounds:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._told: queue.Queue[str] = queue.Queue()
+        self._rounds: queue.Queue[str] = queue.Queue()
         self.lines: deque[str] = deque(["Starting Spark"], maxlen=20)
-        """What it said lately beside its rounds; the last is what it does now."""
+        """The last lines about other events. The last one describes the current step."""
         for stream, take in (
             (self._process.stdout, self._take),
             (self._process.stderr, self.lines.append),
@@ -34,7 +36,7 @@ class Rounds:
 
     def _take(self, line: str) -> None:
         if line.startswith("Round "):
-            self._told.put(line)
+            self._rounds.put(line)
         elif line:
             self.lines.append(line)
 
@@ -44,16 +46,16 @@ class Rounds:
             take(line.rstrip())
 
     def next(self, timeout_s: float) -> str | None:
-        """A line about a round that has ended, if one does so meanwhile."""
+        """The output line about the next round, or None if no round ends before the timeout."""
         try:
-            return self._told.get(timeout=timeout_s)
+            return self._rounds.get(timeout=timeout_s)
         except queue.Empty:
             if self._process.poll() is not None:
                 raise RuntimeError("the pipeline ended:\n" + "\n".join(self.lines)) from None
             return None
 
     def close(self) -> None:
-        """As Ctrl-C would."""
+        """Stop the process with SIGINT, as Ctrl-C does."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
         try:

@@ -1,4 +1,4 @@
-"""The shop's events, written by a real client: confluent-kafka, with acknowledgements counted."""
+"""Writes the events with confluent-kafka, and notes which records are acknowledged."""
 
 import threading
 import time
@@ -8,20 +8,20 @@ from typing import Any
 from confluent_kafka import Producer
 
 QUIET = {"log_level": 0, "error_cb": lambda error: None}
-AT_ONCE = 50
+PAUSE_EVERY = 50
 
 
 class Writer(threading.Thread):
-    """Writes half of the messages at once, and the others slowly, when it may go on."""
+    """Writes half of the messages immediately, and the others slowly after `resume` is set."""
 
     def __init__(self, address: str, messages: Sequence[Any], slow_seconds: float) -> None:
         super().__init__(daemon=True)
         self.acknowledged: set[tuple[int, int]] = set()
-        """Partition and offset of each."""
+        """The partition and offset of each acknowledged record."""
         self.failures: list[str] = []
-        self.may_go_on = threading.Event()
+        self.resume = threading.Event()
         self._messages = messages
-        self._pause_s = slow_seconds * AT_ONCE * 2 / len(messages)
+        self._pause_s = slow_seconds * PAUSE_EVERY * 2 / len(messages)
         settings = {"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 5}
         self._producer = Producer(settings | QUIET)
 
@@ -30,7 +30,7 @@ class Writer(threading.Thread):
         for number, message in enumerate(self._messages):
             if number == half:
                 self._producer.flush()
-                self.may_go_on.wait()
+                self.resume.wait()
             self._producer.produce(
                 "orders",
                 key=message.key,
@@ -38,7 +38,7 @@ class Writer(threading.Thread):
                 timestamp=int(message.at.timestamp() * 1000),
                 on_delivery=self._delivered,
             )
-            if number % AT_ONCE == 0:
+            if number % PAUSE_EVERY == 0:
                 time.sleep(self._pause_s if number > half else 0)
                 self._producer.poll(0)
         self._producer.flush()

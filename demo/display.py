@@ -1,4 +1,4 @@
-"""What the demonstration shows: its steps with their times, and the tables with a small chart."""
+"""Prints the steps of the demo with their times, and its tables with charts."""
 
 import time
 from collections import Counter
@@ -11,19 +11,19 @@ from rich.table import Table
 LEVELS = "▁▂▃▄▅▆▇█"
 BAR_WIDTH = 24
 POINTS = 60
-SAY_SECONDS = 5.0
+PRINT_SECONDS = 5.0
 Row = Mapping[str, Any]
 
 
-class Story:
-    """Steps, each a line with the time that it took; between them a line that moves."""
+class Progress:
+    """Prints a line per completed step. A status line shows the current step."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)
-        self.began = self._step_began = self._said = time.monotonic()
+        self.began = self._step_began = self._printed = time.monotonic()
         self._status = self.console.status("")
 
-    def __enter__(self) -> "Story":
+    def __enter__(self) -> "Progress":
         self._status.start()
         return self
 
@@ -31,21 +31,21 @@ class Story:
         self._status.stop()
 
     def done(self, text: str) -> None:
-        """What the last step was, and how long it took."""
+        """Print the step that is completed, and its duration."""
         now = time.monotonic()
-        seconds, self._step_began, self._said = now - self._step_began, now, now
-        said = f"[dim]{now - self.began:5.1f} s[/]  {text} [dim]({seconds:.1f} s)[/]"
-        self.console.print(said, soft_wrap=True)
+        seconds, self._step_began, self._printed = now - self._step_began, now, now
+        line = f"[dim]{now - self.began:5.1f} s[/]  {text} [dim]({seconds:.1f} s)[/]"
+        self.console.print(line, soft_wrap=True)
 
-    def now(self, text: str) -> None:
-        """What is going on; where nothing can move, a line now and then."""
+    def update(self, text: str) -> None:
+        """Show the current step. Without a terminal, print it at most every five seconds."""
         now = time.monotonic()
-        said = f"[dim]{now - self.began:5.0f} s[/]  ... {text}"
+        line = f"[dim]{now - self.began:5.0f} s[/]  ... {text}"
         if self.console.is_terminal:
-            self._status.update(said)
-        elif now - self._said >= SAY_SECONDS:
-            self._said = now
-            self.console.print(said, soft_wrap=True)
+            self._status.update(line)
+        elif now - self._printed >= PRINT_SECONDS:
+            self._printed = now
+            self.console.print(line, soft_wrap=True)
 
 
 def money(cents: int) -> str:
@@ -58,7 +58,7 @@ def sparkline(values: list[int]) -> str:
 
 
 def revenue_table(rows: Iterable[Row]) -> Table:
-    """Revenue by product with bars, and over time as a line of small ones."""
+    """Revenue by product, with bars. The caption has a chart of the revenue over time."""
     rows = list(rows)
     products: Counter[str] = Counter()
     payments: Counter[str] = Counter()
@@ -84,12 +84,14 @@ def revenue_table(rows: Iterable[Row]) -> Table:
 
 
 def orders_table(rows: Iterable[Row]) -> Table:
-    """The orders' states, by the channel that events have from half-way on."""
+    """The number of orders by status and channel. Only later orders have a channel."""
     states: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        states[row["status"], row["channel"] or "before the field"] += 1
+        states[row["status"], row["channel"] or "(no channel)"] += 1
     channels = sorted({channel for _, channel in states})
-    table = Table("status", title="orders, folded from their events", title_justify="left")
+    table = Table(
+        "status", title="orders: the current status, from their events", title_justify="left"
+    )
     for channel in channels:
         table.add_column(channel, justify="right")
     for status in sorted({status for status, _ in states}):
