@@ -1,10 +1,10 @@
-"""Builds the package: the hot modules are compiled with mypyc if that is possible.
+"""Builds the package, and compiles the hot modules with mypyc if possible.
 
-1. The same files run uncompiled. Without a C compiler, or if mypyc rejects a module, the wheel is
-   pure Python, is tagged as such, and one line gives the reason.
+1. The hot modules also run uncompiled. Without a C compiler, or if mypyc rejects a module, the
+   build creates a pure wheel with the tag of a pure wheel, and prints the reason.
 2. `HEADRACE_COMPILE=0` requests a pure build.
-3. An editable install is never compiled: a stale machine-code module would hide the edited source.
-4. A wheel has no file that the sources no longer have, although `build/` is kept as a cache.
+3. An editable install is never compiled: a compiled module would hide later edits of its source.
+4. `build/` is kept as a cache. A wheel contains no file of it that was deleted from the sources.
 5. `HEADRACE_URL` is the URL of the repository. With it, the package has project URLs, and its
    README has absolute links.
 """
@@ -31,21 +31,21 @@ _COMPILING = frozenset({"bdist_wheel", "build", "build_ext", "install"})
 
 
 def hot_modules() -> list[Path]:
-    """The modules whose first line is marked `# HOT`: the mark in the file is the only list."""
+    """The modules whose first line contains `# HOT`. No other list of them exists."""
     modules = sorted((ROOT / "src").rglob("*.py"))
     return [path for path in modules if "# HOT" in path.read_text().partition("\n")[0]]
 
 
-def stay_pure(reason: object) -> None:
+def report_pure_build(reason: object) -> None:
     first_line = (str(reason).strip().splitlines() or [repr(reason)])[0]
-    print(f"headrace: the hot modules stay pure Python ({first_line})", file=sys.stderr, flush=True)
+    print(f"headrace: the hot modules are not compiled ({first_line})", file=sys.stderr, flush=True)
 
 
 def hot_extensions() -> list[Extension]:
     if not _COMPILING & set(sys.argv[1:]):
         return []
     if os.environ.get("HEADRACE_COMPILE") == "0":
-        stay_pure("HEADRACE_COMPILE=0")
+        report_pure_build("HEADRACE_COMPILE=0")
         return []
     paths = [str(path.relative_to(ROOT)) for path in hot_modules()]
     os.environ["MYPYPATH"] = str(ROOT / "src")
@@ -53,16 +53,16 @@ def hot_extensions() -> list[Extension]:
     try:
         from mypyc.build import mypycify
 
-        # One group: calls between the hot modules are C calls.
+        # Modules of one group call each other directly, as C functions.
         extensions = mypycify([*options, *paths], group_name="headrace", debug_level="0")
-    except (Exception, SystemExit) as error:  # noqa: BLE001  Any failure means a pure build.
-        stay_pure(f"mypyc: {error!r}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001  Build pure Python then.
+        report_pure_build(f"mypyc: {error!r}")
         return []
     return list(extensions)
 
 
 class BuildSources(build_py):
-    """Copies the sources over an earlier build, and drops what they no longer have."""
+    """Copies the sources into the directory of an earlier build, and deletes its other files."""
 
     def run(self) -> None:
         library = Path(self.build_lib)
@@ -79,17 +79,17 @@ class BuildSources(build_py):
         super().run()
 
     def byte_compile(self, files: list[str]) -> None:
-        """A wheel has no bytecode; setuptools would warn if Python must not write any."""
+        """Do nothing: wheels have no bytecode, and setuptools warns if Python writes none."""
 
 
 class BuildHot(build_ext):
-    """Compiles all of the hot modules, or none."""
+    """Compiles all hot modules, or none of them."""
 
     def run(self) -> None:
         try:
             super().run()
         except (BaseError, CCompilerError, OSError) as error:
-            stay_pure(error)
+            report_pure_build(error)
             for path in list(Path(self.build_lib).rglob("*.so")):
                 path.unlink()
             self.extensions = []
@@ -97,7 +97,7 @@ class BuildHot(build_ext):
 
 
 class BuildSdist(sdist):
-    """Omits compiled files; MANIFEST.in cannot without a warning where none exist."""
+    """Omits compiled files. MANIFEST.in would cause a warning if none exist."""
 
     def make_distribution(self) -> None:
         files = self.filelist.files
