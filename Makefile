@@ -1,4 +1,4 @@
-# make help lists the commands. Each of them sets up .venv and uses only that.
+# make help lists the commands. Most commands create .venv if needed, and use its Python.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -26,7 +26,7 @@ NEEDS := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print( 
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo                run the shop demo: events, a pipeline on Spark, kill -9; BROKERS=3 for a cluster"
+	@echo "make demo                run the demo: shop events, a pipeline on Spark, kill -9; BROKERS=3 for a cluster"
 	@echo "make test                run all tests except those with Kafka's Java clients and tools"
 	@echo "make test-java           run the tests with kcat, Kafka's Java client and its tools"
 	@echo "make test-interop-secure run the tests with other clients over SASL_SSL with ACLs"
@@ -40,16 +40,16 @@ help:
 	@echo "make test-ecosystem      run the examples for Faust, Quix Streams and FastStream"
 	@echo "make sim                 simulate SEEDS=1000 fault schedules of a cluster; count detected mutations"
 	@echo "make fuzz-log            apply random operations and faults to a log for SECONDS=600, from SEED=(time)"
-	@echo "make torture             inject faults into a live cluster for HOURS=1; updates docs/RELIABILITY.md"
-	@echo "make churn               let group members join, stall and die for SECONDS=60, with SEED=1"
-	@echo "make bench               compare Headrace with Apache Kafka on this machine"
-	@echo "make bench-spark         compare the data source with Spark's Kafka connector"
+	@echo "make torture             inject faults into a live cluster for HOURS=1; update docs/RELIABILITY.md"
+	@echo "make churn               make group members join, leave, pause and exit at random; SECONDS=60 SEED=1"
+	@echo "make bench               compare Headrace with Apache Kafka; update docs/BENCHMARKS.md; BENCH_ARGS=(options)"
+	@echo "make bench-spark         compare the data source with Spark's Kafka connector; BENCH_ARGS=(options)"
 	@echo "make lint                check format, rules, types, imports and generated pages"
-	@echo "make format              format and fix with ruff"
-	@echo "make docs                generate the generated pages"
-	@echo "make dist                build sdist and wheels into dist/, check and try them; URL=(repository)"
+	@echo "make format              format the code with ruff, and apply its automatic fixes"
+	@echo "make docs                generate docs/CLI.md and parts of other pages"
+	@echo "make dist                build an sdist and wheels into dist/, check and try them; URL=(repository)"
 	@echo "make wheels              build wheels for all Pythons and ARCHS=x86_64,aarch64 into dist/; needs Docker"
-	@echo "make clean               delete everything that the commands created"
+	@echo "make clean               delete environments, builds and caches, but not the downloads in .cache"
 
 demo: $(PACKAGE)
 	@BROKERS=$(BROKERS) $(BIN)/python -m demo
@@ -152,27 +152,27 @@ wheels:
 clean:
 	rm -rf $(VENV) $(ECOSYSTEM) .venv-wheels build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
-	find src tests bench demo docs -name __pycache__ -prune -exec rm -rf {} +
+	find src tests bench demo docs examples release tools -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "Headrace needs Python 3.11 or newer, and '$(PYTHON)' is not:" \
-			"name another, as in: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
-	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+		echo "'$(PYTHON)' is not Python 3.11 or newer, which Headrace needs." \
+			"Name another Python, for example: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "'$(PYTHON) -m venv' failed (on Debian: apt install python3-venv)"; exit 1; }
 
 $(TOOLS): pyproject.toml | $(VENV)/bin/python
-	@echo "Installing what Headrace, its tests and its lint need into $(VENV)"
+	@echo "Installing the dependencies of Headrace, its tests and its lint into $(VENV)"
 	@$(BIN)/python -c '$(NEEDS)' > $(VENV)/requirements.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: \
 		--no-binary pyspark -r $(VENV)/requirements.txt wheel
 	@touch $@
 
-# Not an editable install: its compiled modules would lie beside the sources and hide later edits.
+# Not an editable install: its compiled modules would be next to the sources and hide later edits.
 $(PACKAGE): $(TOOLS) setup.py README.md $(SOURCES)
 	@echo "Building and installing Headrace into $(VENV) (the first build compiles for a minute)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps .
 	@$(BIN)/python -c 'import headrace; print("The hot modules run", \
-		"compiled" if headrace.compiled() else "uncompiled: pip install -v . says why")'
+		"compiled" if headrace.compiled() else "uncompiled: pip install -v . prints the reason")'
 	@touch $@

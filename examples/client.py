@@ -1,4 +1,4 @@
-"""The client library in one file: create a topic, write to it, read it back, twice.
+"""Creates a topic, writes to it and reads it, with the blocking and with the asyncio API.
 
 Start a broker with `headrace up`, then run `python examples/client.py [HOST:PORT]`.
 """
@@ -14,26 +14,26 @@ ADDRESS = sys.argv[1] if len(sys.argv) > 1 else "localhost:9092"
 
 
 def blocking(topic: str) -> None:
-    """Without a loop: plain calls, in one thread."""
+    """The blocking API: calls in one thread, without an event loop."""
     with headrace.client.connect(ADDRESS) as client:
         client.create_topic(topic, partitions=3)
 
-        # One record, and where it went.
+        # Write one record. The result has its partition and offset.
         written = client.produce(topic, "hello", key="greeting", headers={"from": "example"})
         print(f"wrote partition {written.partition}, offset {written.offset}")
 
-        # Many records: they travel in batches, and leaving the block waits for all of them.
+        # Write many records in batches. The end of the block waits for all acknowledgements.
         with client.producer(compression="zstd") as producer:
             for number in range(1_000):
                 producer.send(topic, f"line {number}", key=str(number % 10))
 
-        # Everything that is there now; without `until` it would wait for more.
+        # Read up to the current end. Without `until`, the loop would wait for more records.
         count = sum(1 for _ in client.consume(topic, until="end"))
         print(f"read {count} records")
 
 
 async def with_asyncio(topic: str) -> None:
-    """The same with asyncio, reading while somebody writes."""
+    """The asyncio API: one task reads while another one writes."""
     async with aio.connect(ADDRESS) as client:
 
         async def read() -> list[bytes | None]:
@@ -43,7 +43,7 @@ async def with_asyncio(topic: str) -> None:
         reader = asyncio.create_task(read())
         while not reader.done():
             await client.produce(topic, "tick")
-        print(f"saw {await reader}")
+        print(f"read {await reader}")
         await client.delete_topic(topic)
 
 

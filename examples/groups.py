@@ -1,4 +1,4 @@
-"""Members of a group share a topic: a second one joins, takes its part, and gives it back.
+"""Two members of a group share a topic: the second one joins later, and both leave at the end.
 
 Start a broker with `headrace up`, then run `python examples/groups.py [HOST:PORT]`.
 """
@@ -14,18 +14,18 @@ RECORDS = 30
 
 
 async def member(client: aio.Client, name: str, topic: str, done: asyncio.Queue[str]) -> None:
-    """Read until cancelled; leaving the block commits, and leaves the group."""
+    """Read until cancelled. The end of the block commits the offsets and leaves the group."""
 
-    def say(what: str, partitions: tuple[TopicPartition, ...]) -> None:
-        print(f"{name} {what} {[partition.partition for partition in partitions]}")
+    def show(change: str, partitions: tuple[TopicPartition, ...]) -> None:
+        print(f"{name}: {change} {[partition.partition for partition in partitions]}")
 
     async with client.group_consumer(
         f"{topic}-readers",
         topic,
         assignors=("cooperative-sticky",),
         heartbeat_interval_ms=200,
-        on_assigned=lambda partitions: say("got", partitions),
-        on_revoked=lambda partitions: say("released", partitions),
+        on_assigned=lambda partitions: show("assigned", partitions),
+        on_revoked=lambda partitions: show("revoked", partitions),
     ) as consumer:
         async for record in consumer:
             await done.put(f"{record.partition}-{record.offset}")
@@ -45,10 +45,7 @@ async def main(topic: str) -> None:
         for task in members:
             task.cancel()
         await asyncio.gather(*members, return_exceptions=True)
-        print(
-            f"read {len(seen)} records, {'none' if len(set(seen)) == len(seen) else 'some'} "
-            "of them twice"
-        )
+        print(f"read {len(seen)} records, {len(seen) - len(set(seen))} of them twice")
         await client.delete_topic(topic)
 
 

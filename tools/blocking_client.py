@@ -13,9 +13,9 @@ from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parents[1] / "src" / "headrace" / "client"
 MODULES = ("client.py", "groups.py", "streams.py")
-# In this order.
+# The rules are applied in this order.
 RULES = (
-    # Sentences that differ.
+    # Sentences of the documentation.
     (
         r"Use it only on the\nloop on which it was opened\. Errors are those of "
         r"`headrace\.client\.core\.errors`\.",
@@ -47,7 +47,7 @@ RULES = (
 
 
 def blocking(source: str) -> str:
-    """The blocking form of an asyncio module."""
+    """Convert the source of an asyncio module to the blocking API."""
     for pattern, replacement in RULES:
         source = re.sub(pattern, replacement, source)
     note = "# Generated from client/aio by tools/blocking_client.py: edit that, not this.\n"
@@ -75,7 +75,7 @@ def main() -> int:
             continue
         differs = 1
         if is_check:
-            print(f"{target} differs from client/aio: run tools/blocking_client.py")
+            print(f"{target} does not match client/aio. Run python tools/blocking_client.py.")
         else:
             target.write_text(text, encoding="utf-8")
     return differs if is_check else 0
