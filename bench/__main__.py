@@ -226,7 +226,7 @@ def main() -> int:
     except KeyboardInterrupt:
         say("interrupted: the brokers were stopped, and no file was written")
         return 130
-    except (kafka.KafkaError, frames.AnswerError, ConnectionError) as error:
+    except (kafka.KafkaError, frames.ResponseError, ConnectionError) as error:
         say(f"the benchmark failed: {error}")
         return 1
     if plan.profile == profile.CPROFILE:

@@ -63,7 +63,7 @@ class Target:
 
 
 def add_acls(address: str, count: int) -> None:
-    """One rule for the topic, and others for users and topics that are not used."""
+    """Create one ACL for the topic, and ACLs for unused topics and users."""
     rules = [(TOPIC, PatternType.LITERAL, "User:ANONYMOUS")]
     kinds = (PatternType.LITERAL, PatternType.PREFIXED)
     rules += [(f"topic-{at}", kinds[at % 2], f"User:user-{at % 100}") for at in range(1, count)]
@@ -77,9 +77,13 @@ def add_acls(address: str, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--acls", type=int, default=10_000)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.acls",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=40, help="default: 40")
+    parser.add_argument("--acls", type=int, default=10_000, help="default: 10,000")
     args = parser.parse_args()
     print("compiled" if headrace.compiled() else "uncompiled")
     with RunningBroker.start() as plain, RunningBroker.start(settings=ACLS) as secured:

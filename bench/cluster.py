@@ -197,7 +197,9 @@ def _kill_and_restart(cluster: Cluster, topic: str) -> Sample:
     request = frames.produce(topic, batch_of(SMALL), ACKS_ALL)
     victim = cluster.leader_of(topic)
     if not cluster.write(victim, topic, request):
-        raise frames.AnswerError(f"{cluster.name} did not acknowledge a write before the failover")
+        raise frames.ResponseError(
+            f"{cluster.name} did not acknowledge a write before the failover"
+        )
     killed = time.monotonic()
     cluster.kill(victim)
     while True:
@@ -205,7 +207,7 @@ def _kill_and_restart(cluster: Cluster, topic: str) -> Sample:
         if leader and cluster.write(leader, topic, request):
             break
         if time.monotonic() - killed > _FAILOVER_S_MAX:
-            raise frames.AnswerError(
+            raise frames.ResponseError(
                 f"{cluster.name}: no acknowledged write within {_FAILOVER_S_MAX:g} s "
                 f"after the kill of broker {victim}"
             )
@@ -215,7 +217,7 @@ def _kill_and_restart(cluster: Cluster, topic: str) -> Sample:
     cluster.restart(victim)
     while not _all_in_sync(cluster, victim):
         if time.monotonic() - started > _FAILOVER_S_MAX:
-            raise frames.AnswerError(
+            raise frames.ResponseError(
                 f"{cluster.name}: broker {victim} is not in sync "
                 f"{_FAILOVER_S_MAX:g} s after its restart"
             )

@@ -94,7 +94,7 @@ class Cluster(ABC):
         deadline = time.monotonic() + _START_S_MAX
         while brokers.is_running(pid):
             if time.monotonic() > deadline:
-                raise frames.AnswerError(
+                raise frames.ResponseError(
                     f"{self.name}: broker {node_id} runs {_START_S_MAX:g} s after SIGTERM"
                 )
             time.sleep(_POLL_S)
@@ -114,7 +114,7 @@ class Cluster(ABC):
         try:
             with load.connect(HOST, self.ports[node_id]) as connection:
                 return load.ask(connection, request)
-        except (OSError, frames.AnswerError):
+        except (OSError, frames.ResponseError):
             return None
 
     def partitions(self, *, excluded: int = 0) -> dict[tuple[str, int], frames.Replicas]:
@@ -142,7 +142,7 @@ class Cluster(ABC):
                 if error in (0, frames.TOPIC_ALREADY_EXISTS):
                     return self._wait_for_leader(topic, deadline)
             time.sleep(_POLL_S)
-        raise frames.AnswerError(
+        raise frames.ResponseError(
             f"{self.name} did not create the topic {topic} within {_START_S_MAX:g} s"
         )
 
@@ -156,13 +156,13 @@ class Cluster(ABC):
                 if answer is not None and not frames.fetch_head(answer[:size], topic).error:
                     return row.leader
             time.sleep(_POLL_S)
-        raise frames.AnswerError(
+        raise frames.ResponseError(
             f"{self.name}: the topic {topic} has no leader, or not all replicas are in sync"
         )
 
     def write(self, node_id: int, topic: str, request: bytes) -> bool:
         """Send a Produce request. Return whether the broker acknowledged it."""
-        expected = frames.produce_answer(topic)
+        expected = frames.produce_response(topic)
         answer = self.ask(node_id, request)
         return answer is not None and answer.startswith(expected.before)
 

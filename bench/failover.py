@@ -114,7 +114,7 @@ def _wait(condition: str, is_met: Callable[[], bool], timeout_s: float = _STEP_S
     deadline = time.monotonic() + timeout_s
     while not is_met():
         if time.monotonic() > deadline:
-            raise frames.AnswerError(f"not within {timeout_s:g} s: {condition}")
+            raise frames.ResponseError(f"not within {timeout_s:g} s: {condition}")
         time.sleep(_POLL_S)
 
 
@@ -162,7 +162,7 @@ def kill_once(
     while missing() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     if missing():
-        raise frames.AnswerError(
+        raise frames.ResponseError(
             f"no {', '.join(missing())} within {_STEP_S_MAX:g} s after the kill of broker {victim}"
         )
     took = {(c.name, e): c.took_s(e) or 0.0 for c in clients for e in events}

@@ -151,7 +151,7 @@ def metadata() -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceAnswer:
+class ProduceResponse:
     """The bytes of a response without errors, before and after its base offset."""
 
     before: bytes
@@ -162,14 +162,14 @@ class ProduceAnswer:
         return len(self.before) + 8 + len(self.after)
 
 
-def produce_answer(topic: str) -> ProduceAnswer:
+def produce_response(topic: str) -> ProduceResponse:
     row = b"\x02" + compact(topic.encode()) + b"\x02" + struct.pack(">ih", 0, 0)
     before = struct.pack(">i", CORRELATION_ID) + b"\0" + row
     after = struct.pack(">qq", -1, 0) + b"\x01\0\0" + b"\0" + struct.pack(">i", 0) + b"\0"
-    return ProduceAnswer(struct.pack(">i", len(before) + 8 + len(after)) + before, after)
+    return ProduceResponse(struct.pack(">i", len(before) + 8 + len(after)) + before, after)
 
 
-class AnswerError(Exception):
+class ResponseError(Exception):
     """A broker did not respond as expected."""
 
 
@@ -194,17 +194,17 @@ def fetch_head_size(topic: str) -> int:
 
 
 def fetch_head(head: bytes, topic: str) -> FetchHead:
-    """Read the first `fetch_head_size` bytes. Raises AnswerError if they are malformed."""
+    """Read the first `fetch_head_size` bytes. Raises ResponseError if they are malformed."""
     size, correlation_id, _, _, error = struct.unpack_from(">iibih", head)
     if correlation_id != CORRELATION_ID:
-        raise AnswerError(f"unexpected correlation id {correlation_id}")
+        raise ResponseError(f"unexpected correlation id {correlation_id}")
     if error:
         return FetchHead(size, error, -1)
     at = 20 + len(compact(topic.encode())) + 1
     _, error, high_watermark, _, _, aborted = struct.unpack_from(">ihqqqb", head, at)
     # Null, because the request does not use read_committed. An empty list means the same.
     if not error and aborted not in (0, 1):
-        raise AnswerError("unexpected aborted transactions in a Fetch response")
+        raise ResponseError("unexpected aborted transactions in a Fetch response")
     return FetchHead(size, error, high_watermark)
 
 

@@ -223,7 +223,7 @@ class Group:
         while not is_met():
             now = time.monotonic()
             if now > deadline:
-                raise frames.AnswerError(
+                raise frames.ResponseError(
                     f"the group {self.name} was not stable within {_STALL_S:g} s"
                 )
             while self._timers and self._timers[0][0] <= now:
@@ -277,7 +277,7 @@ class Group:
                 response = sockets[key.fd].recv(4096)
                 size = 4 + int.from_bytes(response[:4], "big")
                 if response[-2:] != b"\0\0" or len(response) != size:
-                    raise frames.AnswerError(f"unexpected response to OffsetCommit: {response!r}")
+                    raise frames.ResponseError(f"unexpected response to OffsetCommit: {response!r}")
                 count += 1
                 if now - started < seconds:
                     sockets[key.fd].sendall(requests[key.fd])
@@ -300,4 +300,4 @@ def _agree(numbers: Sequence[int]) -> bool:
 
 def _check(error: int, api: str) -> None:
     if error:
-        raise frames.AnswerError(f"{api} returned error code {error}")
+        raise frames.ResponseError(f"{api} returned error code {error}")

@@ -139,7 +139,7 @@ def _wait_for_group(connection: socket.socket, group: str) -> None:
             if not group_frames.read_offset(fetched)[1]:
                 return
         time.sleep(0.005)
-    raise frames.AnswerError(f"no coordinator of group {group!r} within {_COORDINATOR_S:g} s")
+    raise frames.ResponseError(f"no coordinator of group {group!r} within {_COORDINATOR_S:g} s")
 
 
 def _round(broker: Broker, number: int) -> Iterator[tuple[str, Sample]]:
@@ -190,7 +190,7 @@ def _fill(broker: Broker, offsets: int) -> int:
                 size = int.from_bytes(load.receive_exactly(connection, 4), "big")
                 response = load.receive_exactly(connection, size)
                 if response[-2:] != b"\0\0":
-                    raise frames.AnswerError(f"OffsetCommit returned error {response[-2:]!r}")
+                    raise frames.ResponseError(f"OffsetCommit returned error {response[-2:]!r}")
     return groups
 
 
@@ -203,6 +203,6 @@ def _wait_loaded(broker: Broker, groups: int) -> None:
             request = group_frames.fetch_offset(group, _LOADED_TOPIC, 7)
             found = group_frames.read_offset(load.ask(connection, request)[4:])
             if found != (number, 0):
-                raise frames.AnswerError(
+                raise frames.ResponseError(
                     f"{group}: offset {found[0]} and error {found[1]}, expected offset {number}"
                 )

@@ -116,10 +116,10 @@ def _disturber(broker: Broker, kind: str) -> Iterator[None]:
     try:
         # The disturber prints a line when it has begun.
         if not process.stdout.readline():
-            raise frames.AnswerError(f"the disturber '{kind}' did not start")
+            raise frames.ResponseError(f"the disturber '{kind}' did not start")
         yield
         if process.poll() is not None:
-            raise frames.AnswerError(f"the disturber '{kind}' ended before the measurement")
+            raise frames.ResponseError(f"the disturber '{kind}' ended before the measurement")
     finally:
         process.stdin.close()
         try:

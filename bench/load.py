@@ -1,12 +1,13 @@
-"""The load generator: pre-built requests over raw sockets, one epoll, no client library.
+"""The load generator: sends requests over raw sockets, without a client library.
 
-Owns the connections of one measurement. Uses one thread, so at most one core; every answer is
-compared with the one expected. Knows nothing of which broker it talks to.
+Owns the connections of one measurement. Uses one thread, so at most one core. Compares each Produce
+response with the expected one, and checks the first fields of each Fetch response. Does not depend
+on the broker.
 
-1. A connection never has more requests in flight than the workload says, and as many as it says
-   until the last ones are sent.
-2. A measurement ends when every answer has arrived, never before.
-3. Nothing is built while the clock runs: requests are slices of one block made before.
+1. A connection always has as many requests in flight as the workload specifies, until the last
+   requests are sent.
+2. A measurement of throughput ends when all responses have arrived.
+3. Requests for throughput are built before the measurement: they are slices of one block.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _STALL_S = 60.0
 
 @dataclass(slots=True)
 class Throughput:
-    """What one run of requests took."""
+    """The number of requests, their bytes, and the time that they took."""
 
     requests: int
     size: int
@@ -38,7 +39,7 @@ class Throughput:
 
 @dataclass(slots=True)
 class Latencies:
-    """Times of single requests in seconds."""
+    """The times of single requests in seconds."""
 
     samples: list[float] = field(default_factory=list)
 
@@ -48,8 +49,8 @@ class Latencies:
 
 
 @contextmanager
-def quiet_collector() -> Iterator[None]:
-    """Keeps the collector of cycles from running while the clock does."""
+def no_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection during a measurement."""
     gc.collect()
     gc.disable()
     try:
@@ -69,13 +70,13 @@ def receive_exactly(connection: socket.socket, size: int) -> bytes:
     while len(parts) < size:
         part = connection.recv(min(size - len(parts), _BUFFER_SIZE))
         if not part:
-            raise frames.AnswerError("the broker closed the connection")
+            raise frames.ResponseError("the broker closed the connection")
         parts += part
     return bytes(parts)
 
 
 def ask(connection: socket.socket, request: bytes) -> bytes:
-    """One request and its answer, length prefix included. Not for measuring."""
+    """Send a request, and return its response with the length prefix. Not for measurements."""
     connection.sendall(request)
     prefix = receive_exactly(connection, 4)
     return prefix + receive_exactly(connection, int.from_bytes(prefix, "big"))
@@ -87,42 +88,53 @@ def ask(connection: socket.socket, request: bytes) -> bytes:
 class _Producer:
     """One connection with up to `depth` equal requests in flight."""
 
-    __slots__ = ("block", "buffer", "fill", "owed", "request_size", "sock", "view", "watched")
+    __slots__ = (
+        "block",
+        "buffer",
+        "fill",
+        "request_size",
+        "sock",
+        "unsent_bytes",
+        "view",
+        "watched",
+    )
 
     def __init__(self, host: str, port: int, request: bytes, depth: int) -> None:
         self.sock = connect(host, port)
         self.sock.setblocking(False)
         self.request_size = len(request)
-        # One request more than can be owed, so that what is owed is one slice from any position.
+        # One request more than can be unsent, so that the unsent bytes are one slice of the block.
         self.block = memoryview(request * (depth + 1))
-        self.owed = 0
+        self.unsent_bytes = 0
         self.buffer = bytearray(1 << 16)
         self.view = memoryview(self.buffer)
         self.fill = 0
         self.watched = select.EPOLLIN
 
     def send(self) -> None:
-        at = -self.owed % self.request_size
+        at = -self.unsent_bytes % self.request_size
         try:
-            self.owed -= self.sock.send(self.block[at : at + self.owed])
+            self.unsent_bytes -= self.sock.send(self.block[at : at + self.unsent_bytes])
         except BlockingIOError:
             return
 
-    def receive(self, answer: frames.ProduceAnswer) -> int:
-        """How many whole answers arrived; each one has been compared."""
+    def receive(self, response: frames.ProduceResponse) -> int:
+        """Read, and compare the complete responses. Return their number."""
         size = self.sock.recv_into(self.view[self.fill :])
         if not size:
-            raise frames.AnswerError("the broker closed the connection")
+            raise frames.ResponseError("the broker closed the connection")
         end = self.fill + size
-        before, after, answer_size = answer.before, answer.after, answer.size
+        before, after, response_size = response.before, response.after, response.size
         after_at = len(before) + 8
         at = count = 0
-        while end - at >= answer_size:
+        while end - at >= response_size:
             if not (
                 self.buffer.startswith(before, at) and self.buffer.startswith(after, at + after_at)
             ):
-                raise frames.AnswerError(f"unexpected answer {bytes(self.view[at : at + 80])!r}")
-            at += answer_size
+                raise frames.ResponseError(
+                    f"unexpected response {bytes(self.view[at : at + 80])!r}"
+                )
+            at += response_size
             count += 1
         if at < end and at:
             self.buffer[: end - at] = self.buffer[at:end]
@@ -141,14 +153,14 @@ def produce(
     requests: int,
     seconds_max: float = 1e9,
 ) -> Throughput:
-    """Sends `requests` equal requests, or fewer if `seconds_max` pass before."""
-    answer = frames.produce_answer(topic)
+    """Send `requests` equal requests. Stop after `seconds_max`, and wait for the responses."""
+    response = frames.produce_response(topic)
     producers = [_Producer(host, port, request, depth) for _ in range(connections)]
-    with select.epoll() as poll, quiet_collector():
+    with select.epoll() as poll, no_garbage_collection():
         try:
             for producer in producers:
                 poll.register(producer.sock.fileno(), select.EPOLLIN)
-            return _pump(poll, producers, answer, depth, requests, seconds_max)
+            return _pump(poll, producers, response, depth, requests, seconds_max)
         finally:
             for producer in producers:
                 producer.sock.close()
@@ -157,7 +169,7 @@ def produce(
 def _pump(
     poll: select.epoll,
     producers: Sequence[_Producer],
-    answer: frames.ProduceAnswer,
+    response: frames.ProduceResponse,
     depth: int,
     requests: int,
     seconds_max: float,
@@ -176,16 +188,16 @@ def _pump(
     while awaited:
         events = poll.poll(_STALL_S)
         if not events:
-            raise frames.AnswerError(f"{awaited} answers did not come")
+            raise frames.ResponseError(f"{awaited} responses did not arrive within {_STALL_S:g} s")
         for descriptor, event in events:
             producer = by_descriptor[descriptor]
-            # Errors and hang-ups are read as well: the read then raises.
-            answered = producer.receive(answer) if event & ~select.EPOLLOUT else 0
-            done += answered
-            count = answered if answered < unsent else unsent
+            # Read also after an error or a disconnect, because the read raises the error.
+            arrived = producer.receive(response) if event & ~select.EPOLLOUT else 0
+            done += arrived
+            count = arrived if arrived < unsent else unsent
             unsent -= count
-            awaited += count - answered
-            if count or producer.owed:
+            awaited += count - arrived
+            if count or producer.unsent_bytes:
                 _offer(poll, producer, count * request_size)
         if unsent and time.perf_counter() - start > seconds_max:
             unsent = 0
@@ -194,9 +206,9 @@ def _pump(
 
 
 def _offer(poll: select.epoll, producer: _Producer, size: int) -> None:
-    producer.owed += size
+    producer.unsent_bytes += size
     producer.send()
-    wanted = select.EPOLLIN | select.EPOLLOUT if producer.owed else select.EPOLLIN
+    wanted = select.EPOLLIN | select.EPOLLOUT if producer.unsent_bytes else select.EPOLLIN
     if wanted != producer.watched:
         producer.watched = wanted
         poll.modify(producer.sock.fileno(), wanted)
@@ -206,7 +218,7 @@ def _offer(poll: select.epoll, producer: _Producer, size: int) -> None:
 
 
 class Reader:
-    """One connection that asks for one part of a topic after the other and drops what it gets."""
+    """A connection that fetches the parts of a topic sequentially, and discards the records."""
 
     __slots__ = ("fill", "head", "head_size", "left", "requests", "sock", "taken", "topic", "view")
 
@@ -220,17 +232,17 @@ class Reader:
         self.fill = 0
         self.left = 0
         self.taken = 0
-        """Since the last pause."""
+        """Bytes since the last pause."""
         self.view = memoryview(bytearray(_BUFFER_SIZE))
 
     def ask(self) -> None:
-        """Sends the next request. Requests are so small that the socket always takes them."""
+        """Send the next request. The socket buffer always has space for such small requests."""
         request = next(self.requests)
         if self.sock.send(request) != len(request):
-            raise frames.AnswerError("the broker takes no requests")
+            raise frames.ResponseError("the socket did not accept a complete request")
 
     def receive(self) -> tuple[int, bool]:
-        """Bytes taken by one read, and whether they were the end of an answer."""
+        """Read once. Return the number of bytes, and whether a response is complete."""
         if self.left:
             size = self.sock.recv_into(self.view[: min(self.left, _BUFFER_SIZE)])
             self.left -= size
@@ -238,16 +250,16 @@ class Reader:
             size = self.sock.recv_into(memoryview(self.head)[self.fill :])
             self.fill += size
             if self.fill == self.head_size:
-                self._begin_answer()
+                self._begin_response()
         if not size:
-            raise frames.AnswerError("the broker closed the connection")
+            raise frames.ResponseError("the broker closed the connection")
         self.taken += size
         return size, not self.left and not self.fill
 
-    def _begin_answer(self) -> None:
+    def _begin_response(self) -> None:
         head = frames.fetch_head(bytes(self.head), self.topic)
         if head.error:
-            raise frames.AnswerError(f"error {head.error} in an answer to Fetch")
+            raise frames.ResponseError(f"Fetch returned error code {head.error}")
         self.left = head.size + 4 - self.head_size
         self.fill = 0
 
@@ -255,7 +267,7 @@ class Reader:
 def fetch_requests(
     topic: str, *, records: int, stride: int, size_max: int, start: int = 0
 ) -> Iterator[bytes]:
-    """Requests that walk a topic from its start to its end, again and again."""
+    """Requests that read a topic from its start to its end, repeatedly."""
     requests = [
         frames.fetch(topic, offset, size_max=size_max)
         for offset in range(0, max(records - stride, 1), stride)
@@ -269,13 +281,13 @@ def fetch_requests(
 def fetch(
     readers: Sequence[Reader], *, depth: int, requests: int, pause_s: float = 0.0
 ) -> Throughput:
-    """Lets each reader keep `depth` requests in flight until `requests` were answered.
+    """Fetch with `depth` requests in flight per reader, until `requests` responses have arrived.
 
-    With `pause_s`, a reader that has taken 1 MB takes nothing for that time.
+    With `pause_s`, a reader pauses for this time after each MiB.
     """
     by_descriptor = {reader.sock.fileno(): reader for reader in readers}
     paused: deque[tuple[float, int]] = deque()
-    with select.epoll() as poll, quiet_collector():
+    with select.epoll() as poll, no_garbage_collection():
         for descriptor in by_descriptor:
             poll.register(descriptor, select.EPOLLIN)
         received = done = 0
@@ -292,7 +304,8 @@ def fetch(
             wait_s = max(0.0, paused[0][0] - time.perf_counter()) if paused else _STALL_S
             events = poll.poll(wait_s)
             if not events and not paused:
-                raise frames.AnswerError(f"{requests - done} answers did not come")
+                missing = requests - done
+                raise frames.ResponseError(f"{missing} responses did not arrive in {_STALL_S:g} s")
             for descriptor, _ in events:
                 reader = by_descriptor[descriptor]
                 size, ended = reader.receive()
@@ -316,22 +329,22 @@ def fetch(
 def acknowledgements(
     host: str, port: int, topic: str, request: bytes, *, count: int, seconds_max: float
 ) -> Latencies:
-    """One request, one answer, and the next."""
-    answer = frames.produce_answer(topic)
+    """Send requests sequentially, each after the response to the former one."""
+    response = frames.produce_response(topic)
     times = Latencies()
-    with connect(host, port) as connection, quiet_collector():
-        give_up = time.perf_counter() + seconds_max
+    with connect(host, port) as connection, no_garbage_collection():
+        deadline = time.perf_counter() + seconds_max
         for _ in range(count):
             start = time.perf_counter()
             connection.send(request)
             got = connection.recv(1024)
             end = time.perf_counter()
-            if len(got) != answer.size:
-                got += receive_exactly(connection, answer.size - len(got))
-            if not (got.startswith(answer.before) and got.endswith(answer.after)):
-                raise frames.AnswerError(f"unexpected answer {got!r}")
+            if len(got) != response.size:
+                got += receive_exactly(connection, response.size - len(got))
+            if not (got.startswith(response.before) and got.endswith(response.after)):
+                raise frames.ResponseError(f"unexpected response {got!r}")
             times.samples.append(end - start)
-            if end > give_up:
+            if end > deadline:
                 break
     return times
 
@@ -339,31 +352,31 @@ def acknowledgements(
 def round_trips(
     host: str, port: int, topic: str, request: bytes, *, count: int, seconds_max: float
 ) -> tuple[Latencies, Latencies]:
-    """A record produced and fetched by a waiting long poll: both times, acknowledgement first.
+    """Write records that a waiting Fetch request returns. Measure acknowledgements and responses.
 
-    A short sleep before each record lets the broker put the poll to waiting; without it the
-    record might be there first, and a plain read would be measured.
+    During a short sleep before each record, the broker starts to wait with the Fetch request.
+    Otherwise the record could be written first.
     """
-    answer = frames.produce_answer(topic)
+    response = frames.produce_response(topic)
     acknowledged, fetched = Latencies(), Latencies()
     with (
         connect(host, port) as producer,
         connect(host, port) as consumer,
         select.epoll() as poll,
-        quiet_collector(),
+        no_garbage_collection(),
     ):
         poll.register(producer.fileno(), select.EPOLLIN)
         poll.register(consumer.fileno(), select.EPOLLIN)
         offset = end_offset(consumer, topic)
-        give_up = time.perf_counter() + seconds_max
+        deadline = time.perf_counter() + seconds_max
         for _ in range(count):
             consumer.send(frames.fetch(topic, offset, size_max=1 << 20, wait_ms_max=20_000))
             time.sleep(0.0004)
             start = time.perf_counter()
             producer.send(request)
-            _await_both(poll, producer, consumer, start, acknowledged, fetched, answer)
+            _await_both(poll, producer, consumer, start, acknowledged, fetched, response)
             offset += 1
-            if time.perf_counter() > give_up:
+            if time.perf_counter() > deadline:
                 break
     return acknowledged, fetched
 
@@ -375,20 +388,20 @@ def _await_both(
     start: float,
     acknowledged: Latencies,
     fetched: Latencies,
-    answer: frames.ProduceAnswer,
+    response: frames.ProduceResponse,
 ) -> None:
     waiting = {producer.fileno(), consumer.fileno()}
     record = b""
     while waiting:
         events = poll.poll(_STALL_S)
         if not events:
-            raise frames.AnswerError("the record did not come back")
+            raise frames.ResponseError(f"no response within {_STALL_S:g} s after a record")
         for descriptor, _ in events:
             if descriptor == producer.fileno():
                 got = producer.recv(1024)
                 acknowledged.samples.append(time.perf_counter() - start)
-                if len(got) != answer.size or not got.startswith(answer.before):
-                    raise frames.AnswerError(f"unexpected answer {got!r}")
+                if len(got) != response.size or not got.startswith(response.before):
+                    raise frames.ResponseError(f"unexpected response {got!r}")
                 waiting.discard(descriptor)
                 continue
             record += consumer.recv(1 << 16)
@@ -396,43 +409,45 @@ def _await_both(
                 fetched.samples.append(time.perf_counter() - start)
                 waiting.discard(descriptor)
     if len(record) < 200:
-        raise frames.AnswerError(f"an answer without the record: {record!r}")
+        raise frames.ResponseError(f"a Fetch response without the record: {record!r}")
 
 
 # Topics.
 
 
 def end_offset(connection: socket.socket, topic: str) -> int:
-    """The high watermark, from a Fetch that waits for nothing."""
-    answer = ask(connection, frames.fetch(topic, 0, size_max=1))
-    head = frames.fetch_head(answer[: frames.fetch_head_size(topic)], topic)
+    """The high watermark, from a Fetch request that does not wait."""
+    response = ask(connection, frames.fetch(topic, 0, size_max=1))
+    head = frames.fetch_head(response[: frames.fetch_head_size(topic)], topic)
     if head.error:
-        raise frames.AnswerError(f"error {head.error} in an answer to Fetch")
+        raise frames.ResponseError(f"Fetch returned error code {head.error}")
     return head.high_watermark
 
 
 def create_topic(host: str, port: int, topic: str, configs: dict[str, str]) -> None:
-    """Creates a topic of one partition and waits until it has a leader that answers."""
+    """Create a topic with one partition. Wait until its leader responds."""
     with connect(host, port) as connection:
-        answer = ask(connection, frames.create_topic(topic, configs))
-        error = frames.topic_error(answer[4:], topic, id_size=16)
+        response = ask(connection, frames.create_topic(topic, configs))
+        error = frames.topic_error(response[4:], topic, id_size=16)
         if error:
-            raise frames.AnswerError(f"error {error} in an answer to CreateTopics")
+            raise frames.ResponseError(f"CreateTopics returned error code {error}")
         deadline = time.monotonic() + 30
         request = frames.fetch(topic, 0, size_max=1)
         while True:
-            answer = ask(connection, request)
-            head = frames.fetch_head(answer[: frames.fetch_head_size(topic)], topic)
+            response = ask(connection, request)
+            head = frames.fetch_head(response[: frames.fetch_head_size(topic)], topic)
             if not head.error:
                 return
             if time.monotonic() > deadline:
-                raise frames.AnswerError(f"topic {topic} still answers error {head.error}")
+                raise frames.ResponseError(
+                    f"Fetch from {topic} still returns error code {head.error}"
+                )
             time.sleep(0.02)
 
 
 def delete_topic(host: str, port: int, topic: str) -> None:
     with connect(host, port) as connection:
-        answer = ask(connection, frames.delete_topic(topic))
-        error = frames.topic_error(answer[4:], topic, id_size=0)
+        response = ask(connection, frames.delete_topic(topic))
+        error = frames.topic_error(response[4:], topic, id_size=0)
         if error:
-            raise frames.AnswerError(f"error {error} in an answer to DeleteTopics")
+            raise frames.ResponseError(f"DeleteTopics returned error code {error}")

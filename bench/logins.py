@@ -1,8 +1,8 @@
-"""Measures logins: the broker's CPU time of each, and what failed logins cost other clients.
+"""Measures the broker's CPU time per login, and the latency of a client during failed logins.
 
     python -m bench.logins [--rate 1000] [--seconds 10]
 
-Starts its own broker, on loopback. The load runs in another process. Prints a table.
+Starts a broker on 127.0.0.1. The load runs in another process. Prints a line per measurement.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def measure_logins(broker: RunningBroker, port: int) -> None:
         print(f"{mechanism:14} {cost * 1000:6.2f} ms of CPU time per login")
 
 
-def guess(wire: Wire, mechanism: str) -> None:
+def fail_login(wire: Wire, mechanism: str) -> None:
     if not mechanism:
         wire.ask(API_VERSIONS, 0, {})
         return
@@ -83,9 +83,9 @@ def guess(wire: Wire, mechanism: str) -> None:
 
 
 def fail_logins(port: int, rate: int, seconds: float, mechanism: str) -> None:
-    """Sends failing logins at a rate. It does not wait for the delayed responses.
+    """Send failing logins at a rate, without waiting for the delayed responses.
 
-    Without a mechanism, it opens connections to the other listener: the cost of the load alone.
+    Without a mechanism, open connections to the listener without SASL, as a comparison.
     """
     open_sockets: list[socket.socket] = []
     began = time.monotonic()
@@ -100,9 +100,9 @@ def fail_logins(port: int, rate: int, seconds: float, mechanism: str) -> None:
         if len(open_sockets) > 400:
             open_sockets.pop(0).close()
         try:
-            guess(wire, mechanism)
+            fail_login(wire, mechanism)
         except (ConnectionError, MalformedRequest):
-            continue  # The broker admits no more guesses of this address now.
+            continue  # The broker rejects further logins of this address for some time.
     kind = f"failed logins with {mechanism}" if mechanism else "connections without a login"
     print(f"  {count / seconds:.0f} {kind} per second")
 
@@ -144,9 +144,15 @@ def measure_failures(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.logins",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rate", type=int, default=1000, help="failed logins per second (default: 1000)"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="per measurement (default: 10)")
     args = parser.parse_args()
     port, open_port = free_port(), free_port()
     settings = {

@@ -1,11 +1,13 @@
-"""`python -m bench.pipeline`: freshness, memory and files of the shop under a steady load.
+"""Measures freshness, memory and files of the sample pipeline under a constant load.
+
+    python -m bench.pipeline [--minutes 20] [--rate 2000] [--interval 5]
 
 Owns the measurements of docs/PIPELINES.md. A producer sends events of orders at a fixed rate while
-`headrace pipeline run --watch` fills the tables. Each event carries the time at which it is sent.
+`headrace pipeline run --watch` fills the tables. The timestamp of an event is its send time.
 
-1. Age is that of the newest event in the gold table `orders`, sampled twice per second. It grows
-   between two rounds, so it is up to twice the time of a round.
-2. At the end, the rows of bronze are compared with the records sent. A difference is an error.
+1. The age is that of the newest event in the gold table `orders`, sampled twice per second. It
+   grows between two rounds, so it is up to twice the time of a round.
+2. At the end, the number of rows in bronze must equal the number of sent records.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _STOP_TIMEOUT_S = 120.0
 
 
 def events(rate: int, generate: Any) -> Iterator[dict[str, Any]]:
-    """Events of orders in the order of their times: stages 2 to 20 s apart, 3 % duplicates."""
+    """Events of orders, sorted by time: stages 2 to 20 s apart, and 3 % duplicates."""
     random, due, clock, number = Random(1), list[tuple[float, int, dict[str, Any]]](), 0.0, 0
     while True:
         while not due or clock <= due[0][0]:
@@ -63,7 +65,7 @@ def events(rate: int, generate: Any) -> Iterator[dict[str, Any]]:
 
 
 def feed(project: Path, bootstrap: str, rate: int) -> None:
-    """Send events until SIGTERM; print how many."""
+    """Send events until SIGTERM. Print their number."""
     sys.path.insert(0, str(project))
     generate = importlib.import_module("generate")
     stopped = threading.Event()
@@ -91,7 +93,7 @@ class Minute:
 
 
 class Gold:
-    """The newest event in the table of orders, from the statistics in its files."""
+    """Reads the time of the newest event of a table from the statistics in its files."""
 
     def __init__(self, table: Path) -> None:
         self._table = table
@@ -105,7 +107,7 @@ class Gold:
             known = {path: self._newest.get(path) or _newest(path) for path in files}
             self._newest = known
             newest = max(known.values(), default=0.0)
-            # Events from before the measurement have invented times.
+            # The events before the measurement have generated times.
             return time.time() - newest if newest >= self._began else None
         return None
 
@@ -123,7 +125,7 @@ def _utc(moment: datetime) -> float:
 
 
 class Watch:
-    """`headrace pipeline run --watch`, and its rounds as they end."""
+    """Runs `headrace pipeline run --watch`, and reads the result of each round."""
 
     def __init__(self, project: Path, interval_s: int | None) -> None:
         command = [sys.executable, "-m", "headrace", "pipeline", "run", "--watch", "--json"]
@@ -151,12 +153,12 @@ class Watch:
         return self._process.poll() is None
 
     def memory(self) -> dict[int, float]:
-        """The proportional memory of each process, in MB."""
+        """The proportional set size (PSS) of each process, in MB."""
         parents: dict[int, int] = {}
-        for place in Path("/proc").glob("[0-9]*"):
+        for directory in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                fields = (place / "stat").read_text().rsplit(")", 1)[1].split()
-                parents[int(place.name)] = int(fields[1])
+                fields = (directory / "stat").read_text().rsplit(")", 1)[1].split()
+                parents[int(directory.name)] = int(fields[1])
         own = {self._process.pid}
         while more := {pid for pid, parent in parents.items() if parent in own} - own:
             own |= more
@@ -189,7 +191,7 @@ def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
         end = time.monotonic() + 60
         while time.monotonic() < end:
             if not watch.is_running:
-                raise SystemExit("headrace pipeline ended")
+                raise SystemExit("headrace pipeline run --watch ended unexpectedly")
             age_s = gold.age_s()
             if age_s is not None:
                 minute.ages_s.append(age_s)
@@ -229,8 +231,8 @@ def _head() -> str:
     return f"| {' | '.join(names)} |\n|{' --- |' * len(names)}"
 
 
-def _check(watch: Watch, warehouse: Path, sent: int) -> None:
-    """Wait until a round has read everything, and compare."""
+def _wait_for_rows(watch: Watch, warehouse: Path, sent: int) -> None:
+    """Wait until the number of rows in bronze equals the number of sent records."""
     deadline = time.monotonic() + _FIRST_ROUND_TIMEOUT_S
     while (rows := rows_in(table_files(warehouse / "raw_orders"))) != sent:
         if time.monotonic() > deadline or not watch.is_running:
@@ -239,17 +241,25 @@ def _check(watch: Watch, warehouse: Path, sent: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
-    parser.add_argument("--minutes", type=int, default=20)
-    parser.add_argument("--rate", type=int, default=2_000, help="events per second")
-    parser.add_argument("--interval", type=int, help="passed to headrace pipeline run --watch")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.pipeline",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=int, default=20, help="default: 20")
+    parser.add_argument(
+        "--rate", type=int, default=2_000, help="events per second (default: 2,000)"
+    )
+    parser.add_argument(
+        "--interval", type=int, help="the option --interval of headrace pipeline run --watch"
+    )
     parser.add_argument("--feed", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.feed:
         feed(Path(chosen.feed[0]), chosen.feed[1], chosen.rate)
         return
-    with tempfile.TemporaryDirectory() as place, RunningBroker.start() as broker:
-        project = Path(place, "shop")
+    with tempfile.TemporaryDirectory() as directory, RunningBroker.start() as broker:
+        project = Path(directory, "shop")
         write_project(project, name="shop", bootstrap=broker.address, avro=False)
         own = ["--bootstrap-server", broker.address, "--orders", "10"]
         create = [sys.executable, "generate.py", *own, "--first", "9000000"]
@@ -275,7 +285,7 @@ def _run(project: Path, bootstrap: str, chosen: argparse.Namespace, before: int)
         found = measure(watch, warehouse, minutes)
         feeder.terminate()
         sent = before + int(feeder.communicate()[0])
-        _check(watch, warehouse, sent)
+        _wait_for_rows(watch, warehouse, sent)
         ages = [age for minute in found for age in minute.ages_s]
         rounds = sum(len(minute.rounds_s) for minute in found)
         print(f"\n{sent:,} records sent and read in {rounds} rounds; age {_median(ages)} (median)")

@@ -2,11 +2,10 @@
 
     python -m bench.quotas [--seconds 20] [--rate 5000000] [--records 5000] [--java] [--kafka]
 
-Starts its own broker, on loopback, and clients of librdkafka (confluent-kafka) in other processes;
-with --java, Kafka's kafka-producer-perf-test as well; with --kafka, Apache Kafka instead of
-Headrace. Counts records of 1,000 bytes, by the time of their acknowledgement or of their arrival at
-the consumer. Prints a table. A row is within its bounds if every second after the first is within
-25 % of the quota, and the mean of these seconds within 3 %.
+Starts a broker on 127.0.0.1. The clients, confluent-kafka, run in other processes. Counts records
+of 1,000 bytes by the time of their acknowledgement, or of their arrival at the consumer. Prints a
+table. A row is within bounds if every second after the first is within 25 % of the quota, and the
+mean of these seconds within 3 %.
 """
 
 import argparse
@@ -34,13 +33,13 @@ APP = "limited"
 PAYLOAD_BYTES = 1000
 STORED_RECORDS = 400_000
 START_S = 10
-"""For the start of the clients."""
+"""The time for the start of the clients."""
 TICKS = 10
-"""Counts per second, so that seconds can begin with the first record."""
+"""Ticks per second. The first second begins with the tick of the first records."""
 
 
 Tally = dict[int, int]
-"""Records by tick."""
+"""The number of records in each tick."""
 
 
 class Row(NamedTuple):
@@ -60,7 +59,7 @@ ROWS = (
 
 
 def produce(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", end: float) -> None:
-    """Write as fast as the broker allows; report each acknowledged record by its time."""
+    """Write as fast as the broker allows. Count records by the time of their acknowledgement."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -93,7 +92,7 @@ def produce(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", en
 
 
 def consume(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", end: float) -> None:
-    """Read as fast as the broker allows, again from the start at the end of the topic."""
+    """Read as fast as the broker allows. Count records by the time of their arrival."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(
@@ -115,7 +114,7 @@ def consume(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", en
 
 
 def per_second(tallies: list[Tally], unit: float, rate: float, seconds: int) -> list[float]:
-    """Units in each second, from the first tick with half of the quota: clients start slowly."""
+    """Units in each second, from the first tick in which the clients reach half of the quota."""
     total: Tally = {}
     for tally in tallies:
         for tick, count in tally.items():
@@ -170,9 +169,10 @@ def fill(address: str, topic: str) -> None:
 
 
 def measure_java(address: str, rate: float, seconds: int) -> list[float]:
-    """kafka-producer-perf-test, by the end offset of its topic, from the moment of the quota.
+    """Count records of kafka-producer-perf-test by the end offset of its topic.
 
-    Until then the JVM warms up with twice the quota: a cold producer sends less than it may.
+    Before the measurement, the producer warms up with twice the quota: a cold JVM sends less than
+    the quota allows.
     """
     topic = "bench-java"
     with headrace.client.connect(address, client_id="admin") as admin:
@@ -220,14 +220,29 @@ def report(name: str, rate: float, found: list[float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m bench.quotas",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--rate", type=float, default=5_000_000, help="bytes per second")
-    parser.add_argument("--records", type=float, default=5_000, help="records per second")
-    parser.add_argument("--only", default="", help="only rows with this text in their name")
-    parser.add_argument("--java", action="store_true", help="also measure Kafka's Java producer")
-    parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka")
+    parser.add_argument(
+        "--seconds", type=int, default=20, help="seconds per measurement (default: 20)"
+    )
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=5_000_000,
+        help="byte quota per second (default: 5,000,000)",
+    )
+    parser.add_argument(
+        "--records", type=float, default=5_000, help="record quota per second (default: 5,000)"
+    )
+    parser.add_argument("--only", default="", help="measure only rows whose name contains this")
+    parser.add_argument(
+        "--java", action="store_true", help="also measure Kafka's kafka-producer-perf-test"
+    )
+    parser.add_argument(
+        "--kafka", action="store_true", help="measure Apache Kafka instead of Headrace"
+    )
     args = parser.parse_args()
     print("| clients | quota | first second | later seconds | their mean | within bounds |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
@@ -246,7 +261,7 @@ def run(address: str, args: argparse.Namespace) -> None:
     for row in ROWS:
         by_records = row.kind in (PRODUCER_RECORD_RATE, CONSUMER_RECORD_RATE)
         if args.only not in row.name or (by_records and args.kafka):
-            continue  # Kafka has no limits of records.
+            continue  # Kafka has no quotas of records per second.
         rate = args.records if by_records else args.rate
         report(row.name, rate, measure(address, row, rate, args.seconds))
     if args.java:

@@ -230,7 +230,7 @@ class _Run:
         found = self.admin.list_offsets(wanted, request_timeout=60.0)
         ends = {int(row.result().offset) for row in found.values()}
         if ends != {self.writes}:
-            raise frames.AnswerError(
+            raise frames.ResponseError(
                 f"{self.cluster.name}: end offsets {sorted(ends)} after {self.writes} writes"
             )
 
@@ -256,7 +256,7 @@ class _Run:
     def end_write(self, began: float) -> float:
         self.producer.flush(_STEP_S_MAX)
         if self.errors or self.acknowledged != self.count:
-            raise frames.AnswerError(
+            raise frames.ResponseError(
                 f"{self.cluster.name} acknowledged {self.acknowledged} of {self.count} records: "
                 f"{self.errors[:1]}"
             )
@@ -289,7 +289,7 @@ class _Run:
         deadline = time.monotonic() + _STEP_S_MAX
         while not is_met():
             if time.monotonic() > deadline:
-                raise frames.AnswerError(
+                raise frames.ResponseError(
                     f"{self.cluster.name}: a step did not complete within {_STEP_S_MAX:g} s"
                 )
             time.sleep(_POLL_S)

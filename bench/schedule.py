@@ -1,10 +1,10 @@
-"""In which order things are measured: starts, warm-up, alternated rounds, interference, memory.
+"""Runs the measurements on single brokers: starts, warm-up, rounds, interference, memory.
 
-Owns the running brokers and the samples. Does not decide how a sample is taken or shown.
+Owns the running brokers and the samples. Other modules measure the samples and format them.
 
-1. Every broker is warmed with whole rounds before the first one that counts.
-2. Brokers alternate at each workload, and who goes first alternates with the rounds.
-3. However the run ends, every broker is stopped and its data removed.
+1. Complete rounds warm up each broker before the first measured round.
+2. Brokers alternate with each workload. The first broker alternates with each round.
+3. At the end of a run, also after an error, all brokers are stopped and their data is deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DROP = "bulk-drop"
 
 @dataclass(slots=True)
 class Plan:
-    """What was asked for."""
+    """The parts of a run, the number of rounds, and the brokers."""
 
     names: tuple[str, ...]
     workloads: tuple[str, ...] = tuple(WORKLOADS)
@@ -36,13 +36,13 @@ class Plan:
     groups: bool = True
     cluster: bool = True
     partitions: int = 2000
-    """Of the part on scale; none to leave it out."""
+    """Partitions in the part scale; 0 omits the part."""
     warm_rounds: int = 2
     rounds: int = 3
     scale: float = 1.0
     minutes_max: float = 20.0
     headrace: HeadraceCommand = field(default_factory=HeadraceCommand)
-    # Headrace with this instead runs bulk once more, with the whole page cache left alone.
+    # Settings of an additional Headrace, which runs bulk once more per round.
     drop_settings: dict[str, str] = field(default_factory=dict)
     profile: str | None = None
 
@@ -87,21 +87,24 @@ class Run:
         return self.measured
 
     def _fit(self, round_s: float) -> None:
-        """Do less in the rounds to come if, at the pace of the first, they would take too long."""
+        """Reduce the work of later rounds if they would exceed the time limit."""
         plan = self.plan
         needed_s = round_s * (plan.warm_rounds + plan.rounds - 1 + (1 if plan.beside else 0))
         left_s = plan.minutes_max * 60 - (time.monotonic() - self.began)
         if needed_s > left_s:
             plan.scale *= max(0.1, left_s / needed_s)
-            say(f"to be done in {plan.minutes_max:g} minutes: {plan.scale:.2g} of the full work")
+            say(
+                f"later rounds do {plan.scale:.2g} of the full work, "
+                f"because of the limit of {plan.minutes_max:g} minutes"
+            )
 
     def _samples_planned(self) -> int:
         plan = self.plan
         names = [*plan.workloads]
         if plan.flush:
             names += [name for name in names if name not in SLOW_FETCHES]
-        of_a_round = len(names) * len(self.running)
-        count = of_a_round * (plan.warm_rounds + plan.rounds)
+        per_round = len(names) * len(self.running)
+        count = per_round * (plan.warm_rounds + plan.rounds)
         if HEADRACE in plan.names and "bulk" in plan.workloads:
             count += plan.rounds
         if plan.beside:
@@ -130,7 +133,7 @@ class Run:
             self.running.append(broker)
             if self.plan.start:
                 self._note_start(broker)
-        # Idle is when start-up work that follows the first answer has ended as well.
+        # A broker is idle when the work after its first response has ended, too.
         time.sleep(3.0)
         for broker in self.running:
             broker.rss_idle_mb = broker.memory_mb()[0]
@@ -141,7 +144,7 @@ class Run:
 
     def _round(self, number: int) -> None:
         counts = number >= 0
-        say(f"round {number + 1} of {self.plan.rounds}" if counts else "warming")
+        say(f"round {number + 1} of {self.plan.rounds}" if counts else "warm-up")
         order = self.running if number % 2 == 0 else self.running[::-1]
         for flush in (False, True) if self.plan.flush else (False,):
             turns = [(each, Round(each, number, flush, self.plan.scale)) for each in order]
@@ -168,7 +171,7 @@ class Run:
         return sample
 
     def _bulk_with_drop_behind(self, number: int) -> None:
-        """A Headrace of its own, because the window is a setting of the broker."""
+        """Run bulk on an additional Headrace: the window is a setting of the broker."""
         ours = self.plan.headrace
         command = HeadraceCommand(
             ours.python,
@@ -180,8 +183,8 @@ class Run:
             turn = Round(broker, number, flush=False, scale=self.plan.scale)
             sample = self._sample(DROP, broker, WORKLOADS["bulk"], turn)
             self.measured.add(DROP, broker, sample)
-        for theirs in self.measured.cached["bulk"].get(KAFKA, [])[-1:]:
-            self.measured.cached[DROP].setdefault(KAFKA, []).append(theirs)
+        for of_kafka in self.measured.cached["bulk"].get(KAFKA, [])[-1:]:
+            self.measured.cached[DROP].setdefault(KAFKA, []).append(of_kafka)
 
     @contextmanager
     def _extra(self, command: HeadraceCommand) -> Iterator[Broker]:
@@ -192,7 +195,7 @@ class Run:
             broker.stop()
 
     def _beside(self) -> None:
-        say("one consumer beside others")
+        say("latency of one consumer while other clients load the broker")
         for broker in self.running:
             interference.prepare(broker, self.plan.scale)
         for _ in range(self.plan.rounds):

@@ -1,9 +1,10 @@
-"""How the figures are shown: one page of Markdown, made from the samples and nothing else.
+"""Formats the samples as Markdown tables and as lines of progress.
 
-Owns the rows, the goals and the wording. Does no measuring and names no host and no path.
+Owns the rows, the goals and the text of the tables. They contain no host name and no path.
 
-1. Every figure is the median of the measured rounds with the least and the greatest beside it.
-2. What falls short of its goal is shown like what does not, and marked.
+1. A figure is the median of the measured rounds. The smallest and the largest result are in
+   parentheses.
+2. A row that misses its goal is shown like the other rows, and is marked "(missed)".
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table: which metric of which workload, and what to reach."""
+    """One row of a table: a metric of a workload, and its goal."""
 
     workload: str
     title: str
@@ -34,7 +35,7 @@ class Row:
     goal: float | None = None
     less_is_better: bool = False
     limit: float | None = None
-    """What Headrace itself must stay below, whatever the other does; in the row's unit."""
+    """Headrace must stay below this value, regardless of Kafka. In the unit of the row."""
 
 
 ROWS = (
@@ -93,19 +94,19 @@ def _metric(results: Results, workload: str, broker: str, metric: str) -> list[f
 
 
 def ratio(results: Results, row: Row) -> float | None:
-    """Headrace beside Kafka, by medians."""
+    """The median of Headrace divided by the median of Kafka."""
     ours = _metric(results, row.workload, HEADRACE, row.metric)
     theirs = _metric(results, row.workload, KAFKA, row.metric)
     return median(ours) / median(theirs) if ours and theirs else None
 
 
-def _goal(row: Row, reached: float | None) -> str:
+def _goal(row: Row, actual: float | None) -> str:
     if row.goal is None:
         return ""
     text = f"{'at most' if row.less_is_better else 'at least'} {row.goal:g}x"
-    if reached is None:
+    if actual is None:
         return text
-    good = reached <= row.goal if row.less_is_better else reached >= row.goal
+    good = actual <= row.goal if row.less_is_better else actual >= row.goal
     return text if good else f"{text} (missed)"
 
 
@@ -116,7 +117,7 @@ def _below(row: Row, values: Sequence[float]) -> str:
 
 
 def _short(value: float) -> str:
-    """Two significant digits below a hundred, none after the point above."""
+    """The value with two significant digits if it is below 100; otherwise without decimals."""
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
@@ -125,7 +126,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _cpu(results: Results, row: Row, broker: str) -> str:
-    """Broker CPU for a request and for a gigabyte."""
+    """CPU time of the broker per request and per GB."""
     requests = _metric(results, row.workload, broker, "cpu_us_per_request")
     sizes = _metric(results, row.workload, broker, "cpu_s_per_gb")
     if not requests or not sizes:
@@ -146,12 +147,12 @@ def comparison(results: Results, rows: Sequence[Row], goals: bool) -> list[str]:
         theirs = _metric(results, row.workload, KAFKA, row.metric)
         if not ours and not theirs:
             continue
-        reached = ratio(results, row)
+        actual = ratio(results, row)
         cells = [row.title]
         cells += [_figure(values, row) if values else "-" for values in (ours, theirs)]
-        cells.append("-" if reached is None else f"**{reached:.2f}x**")
+        cells.append("-" if actual is None else f"**{actual:.2f}x**")
         if goals:
-            cells.append(_goal(row, reached) if row.limit is None else _below(row, ours))
+            cells.append(_goal(row, actual) if row.limit is None else _below(row, ours))
         if with_cpu:
             cells += [_cpu(results, row, broker) for broker in (HEADRACE, KAFKA)]
         lines.append(_line(cells))
@@ -213,17 +214,17 @@ _SUMMARY = {
     "client_cores": "client {:.2f} cores",
     "ack_p50_us": "ack p50 {:.0f} us",
     "ack_p99_us": "p99 {:.0f} us",
-    "trip_p50_us": "there and back p50 {:.0f} us",
+    "trip_p50_us": "latency p50 {:.0f} us",
     "trip_p99_us": "p99 {:.0f} us",
     "disk_read_mb_per_s": "disk {:.0f} MB/s",
     "broker_cores": "{:.2f} cores",
     "commits_per_s": "{:,.0f} commits/s",
     "cold_ms": "stable in {:,.0f} ms",
-    "left_ms": "{:,.0f} ms after one left",
+    "left_ms": "{:,.0f} ms after a member left",
     "load_s": "loaded in {:.2f} s",
     "start_s": "first write after {:.2f} s",
     "failover_s": "next write after {:.3f} s",
-    "in_sync_s": "all in sync after {:.2f} s",
+    "in_sync_s": "all replicas in sync after {:.2f} s",
     "broker_mb": "{:.0f} MB",
     "zookeeper_mb": "ZooKeeper uses {:.0f} MB",
     "heap_mb": "{:.0f} MB of heap in use",
@@ -232,22 +233,22 @@ _SUMMARY = {
     "watches": "{:,.0f} watches",
     "idle_percent": "{:.1f} % of a core",
     "files": "{:,.0f} open files",
-    "all_mb": "all {:.0f} MB",
+    "all_mb": "all processes {:.0f} MB",
     "rss_idle_mb": "idle {:.0f} MB",
-    "rss_loaded_mb": "loaded {:.0f} MB",
+    "rss_loaded_mb": "after load {:.0f} MB",
     "rss_peak_mb": "peak {:.0f} MB",
 }
 
 
 def summary(sample: Sample) -> str:
-    """One sample as a line of progress."""
+    """The figures of one sample, for a line of progress."""
     return ", ".join(
         form.format(sample[metric]) for metric, form in _SUMMARY.items() if metric in sample
     )
 
 
 def insert(page: str, measured: str, begin: str = BEGIN, end: str = END) -> str:
-    """The page with a measured part replaced; the rest is written by hand and kept."""
+    """Replace the part of a page between `begin` and `end`. Append it if they are missing."""
     block = f"{begin}\n{measured}{end}"
     if begin not in page or end not in page:
         return page.rstrip("\n") + "\n\n" + block + "\n"

@@ -105,15 +105,15 @@ class Target:
 
 
 def measured(target: Target, work: Callable[[], int]) -> tuple[int, float, float]:
-    """The result of the work, its seconds, and the CPU seconds of the broker."""
+    """Run the work. Return its result, its time and the CPU time of the broker, in seconds."""
     os.sync()
     cpu, start = cpu_s_of(target.pid), time.perf_counter()
     done = work()
     return done, time.perf_counter() - start, cpu_s_of(target.pid) - cpu
 
 
-def side_by_side(count: int, work: Callable[[int], int]) -> int:
-    """Run the work on threads, and return the sum."""
+def on_threads(count: int, work: Callable[[int], int]) -> int:
+    """Run the work on `count` threads, and return the sum of the results."""
     results = [0] * count
 
     def run(number: int) -> None:
@@ -125,7 +125,7 @@ def side_by_side(count: int, work: Callable[[int], int]) -> int:
     for thread in threads:
         thread.join()
     if not all(results):
-        raise frames.AnswerError("a connection failed")
+        raise frames.ResponseError("a connection failed")
     return sum(results)
 
 
@@ -134,7 +134,7 @@ def produce(
 ) -> Numbers:
     topic = target.create(name)
     request = frames.produce(topic, batch_of(workload))
-    answer = frames.produce_answer(topic)
+    response = frames.produce_response(topic)
 
     def one(_: int) -> int:
         with target.connect(listener) as sock:
@@ -143,9 +143,9 @@ def produce(
                 sock.sendall(request)
             sent = workload.depth
             for done in range(1, 1 << 60):
-                found = load.receive_exactly(sock, answer.size)
-                if not found.startswith(answer.before):
-                    raise frames.AnswerError(f"unexpected answer {found[:80]!r}")
+                found = load.receive_exactly(sock, response.size)
+                if not found.startswith(response.before):
+                    raise frames.ResponseError(f"unexpected response {found[:80]!r}")
                 if time.perf_counter() < end:
                     sock.sendall(request)
                     sent += 1
@@ -153,7 +153,7 @@ def produce(
                     return sent * len(request)
         raise AssertionError
 
-    return rate(measured(target, lambda: side_by_side(workload.connections, one)))
+    return rate(measured(target, lambda: on_threads(workload.connections, one)))
 
 
 def fetch(target: Target, listener: str, topic: str, seconds: float) -> Numbers:
@@ -172,7 +172,7 @@ def fetch(target: Target, listener: str, topic: str, seconds: float) -> Numbers:
                     left -= sock.recv_into(buffer, min(left, len(buffer)))
         return size
 
-    return rate(measured(target, lambda: side_by_side(2, one)))
+    return rate(measured(target, lambda: on_threads(2, one)))
 
 
 def rate(result: tuple[int, float, float]) -> Numbers:
@@ -189,7 +189,7 @@ def handshakes(target: Target, listener: str, *, resumes: bool = False) -> Numbe
         nonlocal session
         for _ in range(HANDSHAKES):
             with target.connect(listener, context, session) as sock:
-                # TLS 1.3 sends tickets after the handshake: read a response before the next one.
+                # TLS 1.3 sends session tickets after the handshake: a read receives them.
                 load.ask(sock, request)
                 assert isinstance(sock, ssl.SSLSocket)
                 if resumes:
@@ -240,10 +240,24 @@ def targets(keys: Keys, *, headrace_only: bool) -> Iterator[list[Target]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.tls", description=__doc__)
-    parser.add_argument("--headrace-only", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3, help="that count (3), after one to warm")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement (5)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.tls",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--headrace-only", action="store_true", help="do not run Apache Kafka")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="measured rounds, after one round to warm up (default: 3)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="time per measurement of produce or fetch (default: 5)",
+    )
     chosen = parser.parse_args()
     samples: dict[tuple[str, str, str], list[float]] = {}
     with (

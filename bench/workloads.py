@@ -1,11 +1,13 @@
-"""What is measured: the workloads, one partition each, and acks=1 unless a round says otherwise.
+"""The workloads: what each sends, and how a sample is measured.
 
-Owns the sizes of the workloads and how a sample is taken: topic made, requests built, clock and
-CPU read, count in the log checked. Does not start brokers and does not print.
+Owns the sizes of the workloads. A sample creates a topic with one partition, builds the requests,
+measures time and CPU time, and checks the number of records. Requests use acks=1, unless the round
+specifies other acks. Does not start brokers and does not print.
 
-1. A workload sends the same bytes to every broker in a round.
-2. A sample is only taken if the broker's high watermark equals the records acknowledged.
-3. Data of the one broker is on disk before the other one is measured.
+1. A workload sends the same bytes to each broker.
+2. A sample of writes is valid if the high watermark equals the number of acknowledged records.
+   Otherwise the run ends with an error.
+3. The data of one broker is on disk before the other broker is measured.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ FLUSH = {"flush.messages": "1"}
 
 @dataclass(frozen=True, slots=True)
 class ProduceLoad:
-    """Equal requests of one batch each."""
+    """Equal requests with one batch each."""
 
     records: int
     value_size: int
@@ -38,7 +40,7 @@ class ProduceLoad:
 
 @dataclass(frozen=True, slots=True)
 class FetchLoad:
-    """Requests for a part of the topic; a reader pauses after each 1 MB."""
+    """Fetch requests for up to `size` bytes. A reader pauses after each MiB."""
 
     readers: int
     size: int
@@ -52,7 +54,7 @@ LZ4 = ProduceLoad(160, 100, frames.CODEC_LZ4, 4, 5, 40_000)
 ZSTD = ProduceLoad(160, 100, frames.CODEC_ZSTD, 4, 5, 40_000)
 BULK = ProduceLoad(1000, 1000, frames.CODEC_NONE, 2, 2, 3_000)
 FETCH = FetchLoad(2, FETCH_SIZE, 600, 0.0)
-# With 50 readers the pause is as long as the load generator takes to serve the others.
+# With 50 readers, the pause is as long as the load generator needs for the other readers.
 SLOW_FETCHES = {
     f"slow-{readers}-{size >> 20}mb": FetchLoad(readers, size, (300 << 23) // size, pause_s)
     for readers, pause_s in ((1, 0.001), (2, 0.001), (50, 0.025))
@@ -63,7 +65,7 @@ SINGLE_RECORDS = 5_000
 
 @dataclass(slots=True)
 class Round:
-    """One pass over the workloads with one broker."""
+    """One execution of the workloads with one broker."""
 
     broker: Target
     number: int
@@ -77,7 +79,7 @@ class Round:
         return max(1.0, (6.0 if self.flush else 25.0) * self.scale)
 
     def topic(self, name: str) -> str:
-        """A fresh topic, or the one that this round made before."""
+        """Create the topic, unless this round has created it. Return its full name."""
         topic = f"{name}-{'flush' if self.flush else 'cache'}-{self.number}"
         if topic not in self.written:
             configs = FLUSH if self.flush else {}
@@ -93,9 +95,9 @@ class Round:
         with load.connect(self.broker.host, self.broker.port) as connection:
             end = load.end_offset(connection, topic)
         if end != self.written[topic]:
-            raise frames.AnswerError(
-                f"{self.broker.name} acknowledged {self.written[topic]} records of {topic}"
-                f" and holds {end}"
+            raise frames.ResponseError(
+                f"{self.broker.name} acknowledged {self.written[topic]} records of {topic}, "
+                f"but its end offset is {end}"
             )
 
     def close(self) -> None:
@@ -106,16 +108,16 @@ class Round:
 
 @cache
 def batch_of(workload: ProduceLoad) -> bytes:
-    """The batch of a workload, one and the same for the whole run.
+    """The batch of a workload, which is the same during the complete run.
 
-    Stamped with the time at which it is first asked for, so that no retention takes it.
+    Its timestamp is the time of the first call, so that retention does not delete it.
     """
     values = frames.text_values(workload.records, workload.value_size)
     return frames.build_batch(values, workload.codec, int(time.time() * 1000))
 
 
 def settle() -> None:
-    """Ends what the kernel still has to write, so that nobody pays for the one before."""
+    """Sync all files, so that writes of the former measurement do not disturb the next one."""
     os.sync()
 
 
@@ -152,7 +154,7 @@ def produce(name: str, workload: ProduceLoad, turn: Round) -> Sample:
 
 
 def fetch(workload: FetchLoad, turn: Round) -> Sample:
-    """Reads what bulk wrote in this round; writes it first if bulk was not asked for."""
+    """Read the records of the workload bulk in this round. Write them first if bulk did not run."""
     broker, topic = turn.broker, turn.topic("bulk")
     if not turn.written[topic]:
         produce("bulk", BULK, turn)
@@ -174,7 +176,7 @@ def fetch(workload: FetchLoad, turn: Round) -> Sample:
 def fetch_readers(
     broker: Target, topic: str, records: int, *, count: int, size: int
 ) -> list[load.Reader]:
-    """Readers spread over a topic of bulk batches."""
+    """Readers that begin at different offsets of a topic with batches of the workload bulk."""
     stride = size // len(batch_of(BULK)) * BULK.records
     steps = max(1, records // stride)
     return [
@@ -195,10 +197,10 @@ def fetch_readers(
 
 
 def compare_stored(broker: Target, topic: str, batch: bytes) -> None:
-    """Reads one answer in full: the first batches are what was sent, from the CRC on."""
+    """Fetch once. Check that the batches equal the sent batch, from the CRC to the end."""
     with load.connect(broker.host, broker.port) as connection:
-        answer = load.ask(connection, frames.fetch(topic, 0, size_max=FETCH_SIZE))
-    records = frames.fetch_records(answer, topic)
+        response = load.ask(connection, frames.fetch(topic, 0, size_max=FETCH_SIZE))
+    records = frames.fetch_records(response, topic)
     for at in range(0, min(len(records), FETCH_SIZE) - len(batch), len(batch)):
         stored = records[at : at + len(batch)]
         got, sent = frames.stored_part(stored), frames.stored_part(batch)
@@ -206,10 +208,11 @@ def compare_stored(broker: Target, topic: str, batch: bytes) -> None:
             first = next(
                 i for i, pair in enumerate(zip(got, sent, strict=False)) if len({*pair}) > 1
             )
-            raise frames.AnswerError(
-                f"{broker.name} gave back other bytes than it was sent: of {len(records)} bytes "
-                f"the batch at {at} differs from {first} on; it begins {stored[:61].hex()} and has "
-                f"{got[first : first + 32].hex()} there"
+            raise frames.ResponseError(
+                f"{broker.name} returned a batch that differs from the sent one: the batch at byte "
+                f"{at} of {len(records)} differs {first} bytes after the start of its CRC. "
+                f"It begins with {stored[:61].hex()}, and differs at "
+                f"{got[first : first + 32].hex()}"
             )
 
 
