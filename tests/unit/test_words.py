@@ -27,8 +27,19 @@ REPLACED_IN_STRINGS = re.compile(
     re.IGNORECASE,
 )
 """More words, which only texts for users have lost so far."""
+REPLACED_IN_NAMES = re.compile(r"\b(?:told|said|asks|asked|gone)\b", re.IGNORECASE)
 STRINGS_MAX = 0
 PROSE_MAX = {"src": 0, "tests": 374}
+TOOLS = [
+    ROOT / "setup.py",
+    ROOT / "docs" / "generate.py",
+    *(
+        path
+        for folder in ("bench", "demo", "examples", "release", "tools")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ),
+]
+"""The Python files outside of `src` and `tests`. They have no replaced words."""
 
 
 def count(text: str) -> int:
@@ -57,17 +68,37 @@ def strings(path: Path) -> list[str]:
     ]
 
 
+def identifiers(path: Path) -> list[str]:
+    """The names of variables, attributes, parameters and classes as words."""
+    names: set[str] = set()
+    for each in ast.walk(ast.parse(path.read_text())):
+        if isinstance(each, ast.Name):
+            names.add(each.id)
+        elif isinstance(each, ast.Attribute):
+            names.add(each.attr)
+        elif isinstance(each, ast.arg):
+            names.add(each.arg)
+        elif isinstance(each, ast.ClassDef):
+            names.add(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", each.name))
+    return [name.replace("_", " ") for name in sorted(names)]
+
+
 def prose(path: Path) -> str:
     """The comments and docstrings of a file, and its function names as words."""
     tree = ast.parse(path.read_text())
     hidden = docstrings(tree)
+    functions: tuple[type[ast.AST], ...] = (ast.FunctionDef, ast.AsyncFunctionDef)
+    if path.is_relative_to(ROOT / "tests"):
+        functions = functions[:1]  # Names of async tests still have replaced words.
     texts = [
         str(each.value)
         for each in ast.walk(tree)
         if isinstance(each, ast.Constant) and id(each) in hidden
     ]
     texts += [
-        each.name.replace("_", " ") for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)
+        str(getattr(each, "name", "")).replace("_", " ")
+        for each in ast.walk(tree)
+        if isinstance(each, functions)
     ]
     with tokenize.open(path) as file:
         texts += [
@@ -79,13 +110,16 @@ def prose(path: Path) -> str:
 
 
 def test_pages_for_users_have_no_replaced_words() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    files = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
+    folders = ("docs/*.md", ".ci/*", "bench/*.java")
+    pages = [ROOT / name for name in files]
+    pages += [path for pattern in folders for path in sorted(ROOT.glob(pattern))]
     counts = {str(page.relative_to(ROOT)): count(page.read_text()) for page in pages}
     assert {name: n for name, n in counts.items() if n} == {}
 
 
 def test_strings_for_users_have_no_replaced_words() -> None:
-    files = sorted((ROOT / "src").rglob("*.py"))
+    files = [*sorted((ROOT / "src").rglob("*.py")), *TOOLS]
     found = [
         text
         for path in files
@@ -99,3 +133,15 @@ def test_strings_for_users_have_no_replaced_words() -> None:
 def test_comments_and_names_do_not_gain_replaced_words(folder: str) -> None:
     found = sum(count(prose(path)) for path in sorted((ROOT / folder).rglob("*.py")))
     assert found <= PROSE_MAX[folder]
+
+
+def test_comments_and_names_of_tools_have_no_replaced_words() -> None:
+    found = {str(path.relative_to(ROOT)): REPLACED.findall(prose(path)) for path in TOOLS}
+    assert {name: words for name, words in found.items() if words} == {}
+    names = {str(path.relative_to(ROOT)): identifiers(path) for path in TOOLS}
+    assert [
+        (path, name)
+        for path, listed in names.items()
+        for name in listed
+        if count(name) or REPLACED_IN_NAMES.search(name)
+    ] == []
