@@ -45,7 +45,7 @@ async def main(topic: str) -> None:
         for task in members:
             task.cancel()
         await asyncio.gather(*members, return_exceptions=True)
-        print(f"read {len(seen)} records, {len(seen) - len(set(seen))} of them twice")
+        print(f"read {len(seen)} records, {len(seen) - len(set(seen))} duplicates")
         await client.delete_topic(topic)
 
 
