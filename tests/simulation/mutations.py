@@ -33,11 +33,11 @@ MUTATIONS = (
         (
             (
                 "        target.leader_epoch = partition.leader_epoch\n"
-                "        target.requested = NEVER\n",
+                "        target.request_number = NEVER\n",
                 "        target.leader_epoch = partition.leader_epoch\n"
                 "        if partition.log.durable.job is None and not partition.log.has_staged:\n"
                 "            partition.log.truncate_to(int(partition.high_watermark), 0)\n"
-                "        target.requested = NEVER\n",
+                "        target.request_number = NEVER\n",
             ),
         ),
         f"{_EPOCHS}::test_a_follower_keeps_what_is_above_its_high_watermark_if_the_leader_has_it",
@@ -77,8 +77,8 @@ MUTATIONS = (
         "headrace/replication/partition.py",
         (
             (
-                "        self.proposed = isr\n        self._mark_members()\n",
-                "        self.proposed = self.isr = isr\n        self._mark_members()\n",
+                "        self.proposed = isr\n        self._update_membership()\n",
+                "        self.proposed = self.isr = isr\n        self._update_membership()\n",
             ),
         ),
         f"{_PARTITION}::"
@@ -157,7 +157,7 @@ MUTATIONS = (
         "tests/unit/node/test_replicas.py::test_a_leadership_of_a_former_life_is_not_taken_up",
     ),
     Mutation(
-        "finding-2",
+        "incident-2",
         "a compacted segment replaces one that was truncated since",
         "headrace/log/compaction/swap_in.py",
         ((" or log.truncations != self._truncations", ""),),
@@ -165,7 +165,7 @@ MUTATIONS = (
         "::test_a_segment_that_was_truncated_and_refilled_is_not_replaced",
     ),
     Mutation(
-        "finding-3",
+        "incident-3",
         "after an outage any replica that is up becomes leader",
         "headrace/controller/failover_machine.py",
         (
@@ -183,7 +183,7 @@ MUTATIONS = (
         "::test_a_wiped_broker_that_restarts_first_waits_for_a_complete_one",
     ),
     Mutation(
-        "finding-4",
+        "incident-4",
         "DeleteRecords does not wait for followers",
         "headrace/handlers/delete_records.py",
         (
@@ -196,7 +196,7 @@ MUTATIONS = (
         "::test_delete_records_times_out_while_a_live_replica_starts_earlier",
     ),
     Mutation(
-        "finding-17",
+        "incident-17",
         "a leader does not act on silent followers",
         "headrace/replication/silence_machine.py",
         (

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.log.log import Log
 from headrace.model.errors import ApiError
-from headrace.replication.fetcher_append import append_fetched, base_before_start
+from headrace.replication.fetcher_append import append_fetched, base_offset_below_start
 from headrace.testing.disk import SimulatedCrash, SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,
@@ -48,7 +48,7 @@ def old_log(files: SimulatedFiles) -> Log:
 
 
 def fetch(log: Log) -> None:
-    base_offset = base_before_start(log, FRAME, 0, len(FRAME))
+    base_offset = base_offset_below_start(log, FRAME, 0, len(FRAME))
     if base_offset >= 0:
         log.start_at(log.log_start_offset, NOW_MS, base_offset)
     append_fetched(log, FRAME, 0, len(FRAME), 2, NOW_MS)

@@ -207,7 +207,7 @@ class AppendQueue:
         log.done(job)
         self.update_time()
         partition.job_done()
-        partition.check_start()
+        partition.notify_log_start()
         if log.is_offline:
             # After a failed sync nothing on this log is acknowledged again (B13).
             self._fail_acks(partition, partition.take_acks(True), ErrorCode.KAFKA_STORAGE_ERROR)

@@ -5,8 +5,11 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from headrace.replication.partition import Partition
+from headrace.replication.throttle import UNLIMITED
 
 NEVER: Final = 0x7FFFFFFFFFFFFFFF
+UNKNOWN_HIGH_WATERMARK: Final = NEVER
+"""Above every log end: the throttle also applies before the first response."""
 
 
 @final
@@ -16,24 +19,26 @@ class FetchTarget:
         self.key = partition.topic_id.bytes
         self.index: i64 = partition.index
         self.leader_epoch: i64 = partition.leader_epoch
-        self.requested: i64 = NEVER
-        """The last request that lists it, by number. Responses to earlier ones do not apply."""
+        self.request_number: i64 = NEVER
+        """The last request that lists it. Responses to earlier ones do not apply (F1)."""
         self.requested_offset: i64 = 0
+        """The fetch offset in that request."""
         self.is_in_session = False
         self.is_paused = False
-        self.is_held = False
+        self.awaits_job = False
         """Paused until a job of its log is done, not until a time."""
         self.is_stopped = False
-        """Its disk has failed."""
+        """Its log is offline: the disk has failed."""
         self.due_ms: i64 = 0
+        """When the pause ends."""
         self.failures: i64 = 0
-        self.size_max: i64 = NEVER
+        self.size_max: i64 = UNLIMITED
         """The most bytes to fetch in the next request, if a throttle limits them."""
-        self.leader_high_watermark: i64 = NEVER
+        self.leader_high_watermark: i64 = UNKNOWN_HIGH_WATERMARK
         """From the leader's last response."""
 
     def is_throttled(self) -> bool:
-        """Whether the throttle applies: never to a member of the ISR."""
+        """Whether the throttle applies: to a log that lags, but never to a member of the ISR."""
         partition = self.partition
         return (
             partition.is_throttled_follower

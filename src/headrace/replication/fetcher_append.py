@@ -29,7 +29,7 @@ def append_fetched(
         raise rejection
 
 
-def base_before_start(log: Log, frame: bytes, at: i64, end: i64) -> i64:
+def base_offset_below_start(log: Log, frame: bytes, at: i64, end: i64) -> i64:
     """The base offset of the first batch, if an empty log must begin with it; otherwise -1.
 
     A leader sends complete batches. The log start can be inside the first one (DeleteRecords).

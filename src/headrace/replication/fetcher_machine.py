@@ -2,19 +2,24 @@
 
 Owns one incremental fetch session (KIP-227) over partitions that one broker leads. Changes only
 their logs. Time is an argument: monotonic milliseconds (`now_ms`) or the wall clock (`wall_ms`, for
-the logs). The service around it owns the link and the timers.
+the logs). `fetcher_service` owns the link and the timers.
+
+A partition is fetched, or it is paused: until a time, until a job of its log is done, or until the
+broker restarts (`FetchTarget`). The session does not contain paused partitions.
 
 F1  A response applies to a partition only in the leader epoch of its request (B3), and only if
-    nothing but an append has changed the log since.
+    the log was not truncated since.
 F2  A log is truncated only to the end of the largest epoch that both replicas know, repeatedly
     until they agree (B1, B2), or if it ends outside of the leader's log.
 F3  A request names the partitions that changed since the last one. Neither its cost nor that of a
     response grows with the number of fetched partitions.
-F4  A fetch offset acknowledges all records before it. If the topic requires a sync, it comes first.
+F4  A fetch offset acknowledges all records before it. If the topic requires a sync, the records
+    are synced before the next fetch.
 F5  A log with damage below the high watermark is truncated only when this replica is not in the
-    ISR. Until then it fetches the lost records, and the leader removes it from the ISR (B15).
-F6  One request is in flight. A second one only names partitions that cannot wait; the leader then
-    ends the first one.
+    ISR: a member can be elected, and must have all committed records. Until then, the fetch offset
+    is that of the damage, so that the leader removes this replica from the ISR (B15).
+F6  One request is in flight. A second one is sent only if a partition cannot wait. The leader then
+    ends the wait of the first one.
 """
 
 import logging
@@ -26,7 +31,7 @@ from headrace.log.upkeep.jobs import PASSING
 from headrace.model.backoff import backoff
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.replication.fetch_target import NEVER, FetchTarget
-from headrace.replication.fetcher_append import append_fetched, base_before_start
+from headrace.replication.fetcher_append import append_fetched, base_offset_below_start
 from headrace.replication.partition import Partition
 from headrace.replication.throttle import UNLIMITED, Throttle
 from headrace.wire.replica_fetch import FetchedPartition, ReplicaFetchRequest, read_fetched
@@ -51,7 +56,7 @@ _TRANSIENT: Final = frozenset(
         int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     }
 )
-"""One of the two brokers has an older image: not worth a log line."""
+"""Errors if one of the two brokers has an older image. They are expected, and not logged."""
 
 
 @final
@@ -61,7 +66,7 @@ class FetcherMachine:
     ) -> None:
         self.written: list[Partition] = []
         """Partitions whose logs changed or need a job; the caller takes them."""
-        self.held: list[Partition] = []
+        self.awaiting_job: list[Partition] = []
         """Partitions to `resume` after their next job; the caller takes them."""
         self.count: i64 = 0
         """The number of partitions to fetch."""
@@ -69,25 +74,31 @@ class FetcherMachine:
         self._backoff_ms_max: i64 = backoff_ms_max
         self._throttle = throttle
         self._topics: dict[bytes, dict[int, FetchTarget]] = {}
-        self._changed: dict[FetchTarget, None] = {}
+        self._to_request: dict[FetchTarget, None] = {}
+        """Partitions that the next request lists."""
         self._forgotten: dict[bytes, dict[int, None]] = {}
+        """Partitions, by topic and index, that the next request removes from the session."""
         self._paused: dict[FetchTarget, None] = {}
         self._due_ms: i64 = NEVER
+        """When the first pause of a partition ends."""
         self._paused_until_ms: i64 = 0
+        """When the pause of the complete session ends; 0 if it is not paused."""
         self._failures: i64 = 0
         self._session_id: i64 = 0
         self._session_epoch: i64 = 0
-        self._in_session: i64 = 0
-        self._sent: i64 = 0
-        self._responses: i64 = 0
+        self._session_size: i64 = 0
+        """The number of partitions in the session."""
+        self._requests_sent: i64 = 0
+        self._responses_received: i64 = 0
         self._last_void_request: i64 = 0
         """Responses to requests up to this number belong to an earlier session."""
         self._is_urgent = False
+        """Whether a partition cannot wait for the response in flight (F6)."""
 
     # Partitions to fetch.
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition in the leader epoch that it has now; the image has changed."""
+        """Fetch a partition, from now on in its present leader epoch."""
         target = self._find(partition.topic_id.bytes, partition.index)
         if target is None or target.partition is not partition:
             if target is not None:
@@ -102,9 +113,9 @@ class FetcherMachine:
         elif target.leader_epoch == partition.leader_epoch and not target.is_paused:
             return
         target.leader_epoch = partition.leader_epoch
-        target.requested = NEVER
+        target.request_number = NEVER
         target.failures = 0
-        if not target.is_held and not target.is_stopped:
+        if not target.awaits_job and not target.is_stopped:
             self._wake(target)
             self._is_urgent = True
 
@@ -114,10 +125,10 @@ class FetcherMachine:
             self._drop(target)
 
     def repair(self, partition: Partition) -> None:
-        """Fetch the records that the disk has lost (`Partition.damaged_from`)."""
+        """Fetch again the records that the disk has lost (`Partition.damaged_from`)."""
         target = self._find(partition.topic_id.bytes, partition.index)
-        if target is not None and not target.is_held and not target.is_stopped:
-            target.requested = NEVER
+        if target is not None and not target.awaits_job and not target.is_stopped:
+            target.request_number = NEVER
             self._wake(target)
             self._is_urgent = True
 
@@ -125,18 +136,18 @@ class FetcherMachine:
         """Send the leader a new log start offset now: a DeleteRecords request can wait for it."""
         target = self._find(partition.topic_id.bytes, partition.index)
         if target is not None and target.partition is partition and not target.is_paused:
-            self._changed[target] = None
+            self._to_request[target] = None
             self._is_urgent = True
 
     def resume(self, partition: Partition) -> None:
-        """Fetch a held partition again, after a job of its log."""
+        """Fetch a partition that waited for a job of its log, unless it must wait for another."""
         target = self._find(partition.topic_id.bytes, partition.index)
-        if target is None or target.partition is not partition or not target.is_held:
+        if target is None or target.partition is not partition or not target.awaits_job:
             return
         if partition.log.is_offline:
             self._stop(target)
-        elif partition.log.durable.job is not None or self._must_sync(partition):
-            self.held.append(partition)
+        elif partition.log.durable.job is not None or self._needs_sync(partition):
+            self.awaiting_job.append(partition)
         else:
             self._wake(target)
             self._is_urgent = True
@@ -151,14 +162,15 @@ class FetcherMachine:
         if not topic:
             del self._topics[target.key]
         self.count -= 1
-        self._changed.pop(target, None)
+        self._to_request.pop(target, None)
         self._paused.pop(target, None)
         self._forget(target)
 
     def _forget(self, target: FetchTarget) -> None:
+        """Remove a partition from the session with the next request."""
         if target.is_in_session:
             target.is_in_session = False
-            self._in_session -= 1
+            self._session_size -= 1
             topic = self._forgotten.get(target.key)
             if topic is None:
                 self._forgotten[target.key] = {int(target.index): None}
@@ -167,16 +179,16 @@ class FetcherMachine:
 
     def _wake(self, target: FetchTarget) -> None:
         target.is_paused = False
-        target.is_held = False
+        target.awaits_job = False
         self._paused.pop(target, None)
-        self._changed[target] = None
+        self._to_request[target] = None
 
     def _pause(self, target: FetchTarget, due_ms: i64) -> None:
-        """Remove a partition from the session until `due_ms`: the leader stops sending it."""
+        """Remove a partition from the session until `due_ms`: the leader does not send it."""
         target.is_paused = True
         target.due_ms = due_ms
-        target.requested = NEVER
-        self._changed.pop(target, None)
+        target.request_number = NEVER
+        self._to_request.pop(target, None)
         self._forget(target)
         self._paused[target] = None
         if due_ms < self._due_ms:
@@ -189,14 +201,16 @@ class FetcherMachine:
     def _backoff_ms(self, failures: i64) -> i64:
         return i64(int(backoff(BACKOFF_MS_MIN, int(self._backoff_ms_max), int(failures))))
 
-    def _hold(self, target: FetchTarget) -> None:
+    def _await_job(self, target: FetchTarget) -> None:
+        """Pause until `resume`: a job uses the log, or must sync it first."""
         self._pause(target, NEVER)
-        target.is_held = True
-        self.held.append(target.partition)
+        target.awaits_job = True
+        self.awaiting_job.append(target.partition)
 
     def _stop(self, target: FetchTarget) -> None:
+        """Stop fetching: the log is offline until the broker restarts."""
         self._pause(target, NEVER)
-        target.is_held = False
+        target.awaits_job = False
         target.is_stopped = True
 
     # Requests.
@@ -215,35 +229,35 @@ class FetcherMachine:
         if self._due_ms <= now_ms:
             self._wake_due(now_ms)
         if self._throttle.rate != UNLIMITED:
-            self._hold_back(now_ms)
-        outstanding: i64 = self._sent - self._responses
+            self._apply_throttle(now_ms)
+        outstanding: i64 = self._requests_sent - self._responses_received
         if outstanding > 0 and (outstanding > 1 or not self._is_urgent or self._session_id == 0):
             return None
-        if not self._changed and self._in_session == 0:
+        if not self._to_request and self._session_size == 0:
             return None
         self._is_urgent = False
-        self._sent += 1
+        self._requests_sent += 1
         topics: dict[bytes, list[FetchTarget]] = {}
-        for target in self._changed:
+        for target in self._to_request:
             same = topics.get(target.key)
             if same is None:
                 topics[target.key] = [target]
             else:
                 same.append(target)
-        self._changed.clear()
+        self._to_request.clear()
         request = self._request
         request.begin(self._session_id, self._session_epoch, len(topics))
         for key, partitions in topics.items():
             request.topic(key, len(partitions))
             for target in partitions:
-                self._put(request, target)
+                self._add_to_request(request, target)
             request.end_topic()
         request.forget(self._forgotten)
         self._forgotten = {}
         self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
         return request.finish(replica_epoch)
 
-    def _put(self, request: ReplicaFetchRequest, target: FetchTarget) -> None:
+    def _add_to_request(self, request: ReplicaFetchRequest, target: FetchTarget) -> None:
         log = target.partition.log
         offset: i64 = log.log_end_offset
         epoch: i64 = log.leader_epoch
@@ -253,12 +267,12 @@ class FetcherMachine:
             epoch = log.epochs.epoch_for(offset - 1)
         start: i64 = log.log_start_offset
         request.part(target.index, target.leader_epoch, offset, epoch, start, target.size_max)
-        target.size_max = NEVER
+        target.size_max = UNLIMITED
         target.requested_offset = offset
-        target.requested = self._sent
+        target.request_number = self._requests_sent
         if not target.is_in_session:
             target.is_in_session = True
-            self._in_session += 1
+            self._session_size += 1
             forgotten = self._forgotten.get(target.key)
             if forgotten is not None:
                 # It is requested again, so the same request must not also forget it.
@@ -266,10 +280,10 @@ class FetcherMachine:
                 if not forgotten:
                     del self._forgotten[target.key]
 
-    def _hold_back(self, now_ms: i64) -> None:
+    def _apply_throttle(self, now_ms: i64) -> None:
         """Limit the request to the bytes that the throttle allows."""
         left: i64 = self._throttle.left(now_ms)
-        for target in list(self._changed):
+        for target in list(self._to_request):
             if target.is_throttled():
                 if left <= 0:
                     self._pause(target, now_ms + self._throttle.wait_ms())
@@ -289,69 +303,69 @@ class FetcherMachine:
 
     def is_waiting(self) -> bool:
         """Whether a request is in flight."""
-        return self._sent > self._responses
+        return self._requests_sent > self._responses_received
 
-    def broke(self) -> None:
+    def link_closed(self) -> None:
         """The link has closed. Its session and its requests have ended."""
-        self._responses = self._sent
+        self._responses_received = self._requests_sent
         self._reset_session()
 
     def _reset_session(self) -> None:
         """Open a new session with the next request, which lists all partitions."""
-        self._last_void_request = self._sent
+        self._last_void_request = self._requests_sent
         self._session_id = 0
         self._session_epoch = 0
-        self._in_session = 0
+        self._session_size = 0
         self._forgotten = {}
         for topic in self._topics.values():
             for target in topic.values():
                 target.is_in_session = False
-                target.requested = NEVER
+                target.request_number = NEVER
                 if not target.is_paused:
-                    self._changed[target] = None
+                    self._to_request[target] = None
 
     # Responses.
 
-    def answered(self, frame: bytes, wall_ms: i64, now_ms: i64) -> None:
+    def apply_response(self, frame: bytes, wall_ms: i64, now_ms: i64) -> None:
         """Apply the response to the oldest request in flight. Raises MalformedRequest."""
-        self._responses += 1
-        number: i64 = self._responses
+        self._responses_received += 1
+        number: i64 = self._responses_received
         if number <= self._last_void_request:
             return
         fetched = read_fetched(frame)
         if fetched.error != 0:
-            self._refused(fetched.error, now_ms)
+            self._fetch_rejected(fetched.error, now_ms)
             return
         self._failures = 0
         for part in fetched.partitions:
             target = self._find(part.key, part.index)
-            if target is None or target.requested > number:
-                continue
+            if target is None or target.request_number > number:
+                continue  # A later request lists another offset.
             partition = target.partition
             if partition.is_leader or partition.leader_epoch != target.leader_epoch:
                 continue
-            self._take(target, part, frame, wall_ms, now_ms)
+            self._apply_result(target, part, frame, wall_ms, now_ms)
         if fetched.session_id == 0:
-            # A leader without sessions gets every partition in each request.
+            # The leader has opened no session, so the next request must list every partition.
             self._reset_session()
         else:
             self._session_id = fetched.session_id
 
-    def _refused(self, code: i64, now_ms: i64) -> None:
+    def _fetch_rejected(self, code: i64, now_ms: i64) -> None:
         self._reset_session()
         self._failures += 1
         if code in _SESSION_ERRORS and self._failures == 1:
-            return
+            return  # Open a new session immediately.
         self._paused_until_ms = now_ms + self._backoff_ms(self._failures)
         if self._failures == 1 and code != ErrorCode.STALE_BROKER_EPOCH:
             _LOG.warning("replica fetch rejected by leader: error=%s", error_name(code))
 
-    def _take(
+    def _apply_result(
         self, target: FetchTarget, part: FetchedPartition, frame: bytes, wall_ms: i64, now_ms: i64
     ) -> None:
         try:
             if target.partition.damaged_from >= 0:
-                self._repair(target, part, wall_ms, now_ms)
+                self._replace_damaged(target, part, wall_ms, now_ms)
             elif part.error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._move_into_range(target, part, wall_ms, now_ms)
             elif part.error != 0:
@@ -391,19 +405,19 @@ class FetcherMachine:
         partition = target.partition
         log = partition.log
         if part.end > part.start:
-            # Named again even if the append fails: the leader sends no more until then.
-            self._changed[target] = None
+            # Request it again even if the append fails: until then the leader sends no records.
+            self._to_request[target] = None
             if target.is_throttled():
                 self._throttle.spend(part.end - part.start)
-            base_offset: i64 = base_before_start(log, frame, part.start, part.end)
+            base_offset: i64 = base_offset_below_start(log, frame, part.start, part.end)
             if base_offset >= 0:
                 if log.durable.job is not None:
-                    self._hold(target)
+                    self._await_job(target)
                     return
                 log.start_at(log.log_start_offset, wall_ms, base_offset)
             append_fetched(log, frame, part.start, part.end, target.leader_epoch, wall_ms)
-            if self._must_sync(partition):
-                self._hold(target)
+            if self._needs_sync(partition):
+                self._await_job(target)
         target.failures = 0
         target.leader_high_watermark = part.high_watermark
         self._apply_leader_offsets(partition, part)
@@ -411,12 +425,13 @@ class FetcherMachine:
 
     def _apply_leader_offsets(self, partition: Partition, part: FetchedPartition) -> None:
         """Apply the leader's high watermark, up to the end of this log, and its log start."""
-        partition.committed_by_leader(part.high_watermark)
+        partition.apply_leader_high_watermark(part.high_watermark)
         start: i64 = min(part.log_start_offset, partition.high_watermark)
         if start > partition.log.durable.target_start_offset:
             partition.log.delete_records(start, partition.high_watermark)
 
-    def _must_sync(self, partition: Partition) -> bool:
+    def _needs_sync(self, partition: Partition) -> bool:
+        """Whether records must be synced before a fetch acknowledges them (F4)."""
         partition.demand_sync()
         return partition.sync_from < partition.log.written_end_offset
 
@@ -425,7 +440,11 @@ class FetcherMachine:
     def _reconcile(
         self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
     ) -> None:
-        """Truncate to the end of the largest common epoch. The next fetch checks again."""
+        """Truncate to the end of the largest common epoch. The next fetch checks again.
+
+        The leader returned its largest epoch that is not above the last one here, with its end. If
+        this log lacks that epoch, the largest epoch below it is compared next.
+        """
         log = target.partition.log
         epoch, end_offset = log.end_offset_for_epoch(part.diverging_epoch)
         offset: i64 = log.log_end_offset if epoch < 0 else end_offset
@@ -440,16 +459,17 @@ class FetcherMachine:
         log = target.partition.log
         start: i64 = part.log_start_offset
         if start < 0 or (start <= log.log_end_offset and part.high_watermark < 0):
+            # The leader did not return the offset that is needed.
             self._back_off(target, now_ms)
         elif start > log.log_end_offset:
             if log.durable.job is not None:
-                self._hold(target)
+                self._await_job(target)
                 return
             log.start_at(start, wall_ms)
             self._apply_leader_offsets(target.partition, part)
-            self._discard_requests(target)
+            self._log_truncated(target)
         else:
-            # No epoch shows where the logs diverge. Both have the committed records.
+            # No epoch shows where the logs diverge. Both have the same committed records.
             offset: i64 = part.high_watermark if part.high_watermark > start else start
             self._truncate(target, offset, wall_ms, now_ms)
 
@@ -462,7 +482,7 @@ class FetcherMachine:
             self._back_off(target, now_ms)
             return
         if log.durable.job is not None:
-            self._hold(target)
+            self._await_job(target)
             return
         if offset < partition.high_watermark:
             message = "truncating committed records that the leader lacks: partition=%s offset=%d"
@@ -471,35 +491,37 @@ class FetcherMachine:
             log.start_at(offset, wall_ms)
         else:
             log.truncate_to(offset, wall_ms)
-        self._discard_requests(target)
+        self._log_truncated(target)
 
-    def _repair(
+    def _replace_damaged(
         self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
     ) -> None:
-        """Truncate damaged records when no election can depend on them, and fetch them again."""
+        """When no election can depend on damaged records (F5), truncate and fetch them again."""
         partition = target.partition
         log = partition.log
-        is_free = partition.damaged_from >= log.log_end_offset
-        if not is_free and part.error == 0:
-            is_free = part.high_watermark <= target.requested_offset
-        if not is_free and target.is_member():
+        # Another truncation has already removed the damage.
+        can_truncate = partition.damaged_from >= log.log_end_offset
+        if not can_truncate and part.error == 0:
+            # The damaged records are not committed.
+            can_truncate = part.high_watermark <= target.requested_offset
+        if not can_truncate and target.is_member():
             self._back_off(target, now_ms)
             return
         if log.durable.job is not None:
-            self._hold(target)
+            self._await_job(target)
             return
         if partition.damaged_from < log.log_start_offset:
             log.start_at(log.log_start_offset, wall_ms)
         else:
             log.truncate_to(partition.damaged_from, wall_ms)
         partition.damaged_from = -1
-        self._discard_requests(target)
+        self._log_truncated(target)
 
-    def _discard_requests(self, target: FetchTarget) -> None:
-        """Discard the requests in flight: they are for the log before the truncation."""
+    def _log_truncated(self, target: FetchTarget) -> None:
+        """Ignore the responses in flight, which are for the log before the truncation (F1)."""
         partition = target.partition
         partition.truncated()
-        target.requested = NEVER
+        target.request_number = NEVER
         target.failures = 0
-        self._changed[target] = None
+        self._to_request[target] = None
         self.written.append(partition)

@@ -251,7 +251,7 @@ class _Session:
             return
         now_ms = self._response_ms = self._now_ms()
         try:
-            self.machine.answered(frame, self._clock.wall_ms(), now_ms)
+            self.machine.apply_response(frame, self._clock.wall_ms(), now_ms)
         except MalformedRequest as error:
             _LOG.warning("fetch response not valid: broker=%d error=%s", self._leader_id, error)
             self._broke()
@@ -262,11 +262,11 @@ class _Session:
 
     def _start_work(self) -> None:
         machine = self.machine
-        written, held = machine.written, machine.held
-        machine.written, machine.held = [], []
+        written, awaiting_job = machine.written, machine.awaiting_job
+        machine.written, machine.awaiting_job = [], []
         for partition in written:
             self._fetchers.replicated(partition)
-        for partition in held:
+        for partition in awaiting_job:
             partition.when_job_done(partial(self._resume, partition))
 
     def _resume(self, partition: Partition) -> None:
@@ -358,7 +358,7 @@ class _Session:
         self._link = None
         if link is not None:
             link.close()
-            self.machine.broke()
+            self.machine.link_closed()
 
 
 def _ignore(_frame: bytes | None) -> None:

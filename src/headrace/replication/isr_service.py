@@ -9,11 +9,12 @@ image of the cluster, whichever is first; `Partition.apply_state` compares parti
    partition state arrives.
 2. An error that indicates a later state (INVALID_UPDATE_VERSION, FENCED_LEADER_EPOCH) is not an
    outcome either: a copy of the request can be part of that state. The image will contain it.
-3. A leader that is damaged, or that most of the ISR no longer reaches (`silence_machine`), requests
-   an ISR without itself. The controller elects one of the others. If few members are silent, the
-   leader requests an ISR without them.
-4. A leader without a session, most of whose followers are silent, is probably replaced, and can
-   commit nothing. It sends its clients to other brokers (`Partition.is_isolated`).
+3. A leader hands over if its log is damaged, or if its followers are silent (`silence_machine`): it
+   requests an ISR without itself, and the controller elects one of the others. If few members are
+   silent, the leader requests an ISR without them instead.
+4. A leader is isolated if this broker is not connected to ZooKeeper, and most of its followers are
+   silent: another broker is probably the leader, and this one cannot commit records. It makes its
+   clients look for the other leader (`Partition.is_isolated`).
 5. Any other error is final. The partition is checked again after a pause, because without writes
    nothing else might cause a check.
 """
@@ -77,11 +78,11 @@ class IsrService:
         self._appends = appends
         self._clock = clock
         self._to_controller = to_controller
-        self._considered: dict[Partition, None] = {}
+        self._to_check: dict[Partition, None] = {}
         self._backing_off: dict[Partition, int] = {}
         """For each partition, the time before which no further ISR change is requested."""
-        self._resigning: dict[Partition, None] = {}
-        """Partitions to be handed over, because most of their ISR does not reach this broker."""
+        self._handing_over: dict[Partition, None] = {}
+        """Partitions to hand over, because their followers are silent."""
         self._shrinking: dict[Partition, None] = {}
         """Partitions whose silent followers are to be removed from the ISR."""
         self._isolated: dict[Partition, None] = {}
@@ -89,11 +90,11 @@ class IsrService:
         self._loop = asyncio.get_running_loop()
         self._check_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._work_timer: asyncio.Handle | None = None
+        self._request_timer: asyncio.Handle | None = None
         self._backoff_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
-        self._refusals = 0
+        self._rejections = 0
         """The number of consecutive responses with a final error."""
 
     @property
@@ -106,7 +107,12 @@ class IsrService:
         self._check_timer = self._loop.call_later(CHECK_S, self._check_silence)
 
     def stop(self) -> None:
-        for timer in (self._tick_timer, self._check_timer, self._work_timer, self._backoff_timer):
+        for timer in (
+            self._tick_timer,
+            self._check_timer,
+            self._request_timer,
+            self._backoff_timer,
+        ):
             if timer is not None:
                 timer.cancel()
         if self._task is not None:
@@ -114,9 +120,9 @@ class IsrService:
 
     def check_isr(self, partition: Partition) -> None:
         """Check the ISR soon: a follower has caught up, or something else has changed."""
-        self._considered[partition] = None
-        if self._work_timer is None and self._task is None:
-            self._work_timer = self._loop.call_soon(self._work)
+        self._to_check[partition] = None
+        if self._request_timer is None and self._task is None:
+            self._request_timer = self._loop.call_soon(self._request_due_changes)
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(self.lag_ms_max / 2000, self._tick)
@@ -128,12 +134,12 @@ class IsrService:
         self._check_timer = self._loop.call_later(CHECK_S, self._check_silence)
         now = self._clock.monotonic()
         others = (node for node in self._image.brokers if node != self._node_id)
-        if not all(map(self.silence.knows, others)):
+        if not all(map(self.silence.tracks, others)):
             self._expect_fetches(now)
         if self.silence.check(self._image.brokers, now):
             for partition in self._partitions:
                 if partition.is_leader and partition.proposed is None:
-                    self._judge(partition, now)
+                    self._check_followers(partition, now)
         self._mark_isolated()
 
     def _expect_fetches(self, now: float) -> None:
@@ -148,9 +154,9 @@ class IsrService:
                 if member != self._node_id:
                     self.silence.expect(member, now)
 
-    def _judge(self, partition: Partition, now: float) -> None:
+    def _check_followers(self, partition: Partition, now: float) -> None:
         key = (partition.topic, int(partition.index))
-        action = self.silence.judge(
+        action = self.silence.decide(
             key,
             int(partition.leader_epoch),
             [member for member, _ in partition.isr if member != self._node_id],
@@ -161,7 +167,7 @@ class IsrService:
         )
         if action is Action.HAND_OVER:
             _LOG.warning("followers do not respond, handing over leadership: partition=%s-%d", *key)
-            self._resigning[partition] = None
+            self._handing_over[partition] = None
         elif action is Action.REMOVE_SILENT:
             silent = ",".join(str(node) for node in sorted(self.silence.unreached))
             _LOG.warning(
@@ -175,7 +181,7 @@ class IsrService:
             self.check_isr(partition)
 
     def _mark_isolated(self) -> None:
-        """Mark the partitions that cannot commit, if another broker can lead them by now."""
+        """Mark the partitions of isolated leaders, and unmark the others (rule 4)."""
         unreached = self.silence.unreached
         found: dict[Partition, None] = {}
         if self.silence.is_isolated and self._appends.may_be_stale():
@@ -187,7 +193,7 @@ class IsrService:
             partition.is_isolated = partition in found
         for partition in [each for each in found if each not in self._isolated]:
             _LOG.warning(
-                "leader is cut off from the cluster, rejecting clients: partition=%s",
+                "leader is isolated, rejecting clients: partition=%s",
                 partition.log.partition,
             )
             partition.is_isolated = True
@@ -196,25 +202,25 @@ class IsrService:
             self._appends.send_responses()
         self._isolated = found
 
-    def _work(self) -> None:
-        self._work_timer = None
-        changes = self._gather()
+    def _request_due_changes(self) -> None:
+        self._request_timer = None
+        changes = self._due_changes()
         if changes:
             self._task = self._loop.create_task(self._request_changes(changes))
 
-    def _gather(self) -> list[_IsrChange]:
-        considered, self._considered = self._considered, {}
+    def _due_changes(self) -> list[_IsrChange]:
+        considered, self._to_check = self._to_check, {}
         now_ms = self._now_ms()
         changes: list[_IsrChange] = []
         for partition in considered:
-            is_resigning = partition in self._resigning
+            hands_over = partition in self._handing_over
             is_shrinking = partition in self._shrinking
-            self._resigning.pop(partition, None)
+            self._handing_over.pop(partition, None)
             self._shrinking.pop(partition, None)
             if not partition.is_leader or self._backing_off.get(partition, now_ms) > now_ms:
                 continue
             self._backing_off.pop(partition, None)
-            isr = partition.proposed or self._isr_without_this(partition, is_resigning)
+            isr = partition.proposed or self._isr_without_this(partition, hands_over)
             if isr is None and is_shrinking:
                 isr = self._isr_without_silent(partition)
             if isr is None:
@@ -230,9 +236,9 @@ class IsrService:
             )
         return changes
 
-    def _isr_without_this(self, partition: Partition, is_resigning: bool) -> Isr | None:
-        """The ISR to request if this leader must resign; None if it need not, or is alone in it."""
-        if partition.damaged_from < 0 and not is_resigning:
+    def _isr_without_this(self, partition: Partition, hands_over: bool) -> Isr | None:
+        """The ISR to request if this leader must hand over and has a possible successor, else None."""
+        if partition.damaged_from < 0 and not hands_over:
             return None
         return tuple(each for each in partition.isr if each[0] != self._node_id) or None
 
@@ -267,10 +273,10 @@ class IsrService:
             if self._failures == 1:
                 why = refusal or "no outcome for some partitions"
                 _LOG.info("ISR change not accepted by the controller: error=%s", why)
-            self._considered = {each.partition: None for each in unknown} | self._considered
-            self._work_timer = self._loop.call_later(retry_ms / 1000, self._work)
-        elif self._considered:
-            self._work_timer = self._loop.call_soon(self._work)
+            self._to_check = {each.partition: None for each in unknown} | self._to_check
+            self._request_timer = self._loop.call_later(retry_ms / 1000, self._request_due_changes)
+        elif self._to_check:
+            self._request_timer = self._loop.call_soon(self._request_due_changes)
 
     def _request(self, changes: list[_IsrChange]) -> Message:
         topics: dict[Any, list[Message]] = {}
@@ -300,7 +306,7 @@ class IsrService:
     ) -> list[_IsrChange]:
         """Apply the response; returns the requests whose outcome is unknown."""
         unknown: list[_IsrChange] = []
-        refused: dict[int, list[Partition]] = {}
+        rejected: dict[int, list[Partition]] = {}
         self._appends.update_time()
         for each in changes:
             partition = each.partition
@@ -314,16 +320,16 @@ class IsrService:
             elif entry["error_code"] in _LATER_STATE:
                 self._backoff(partition, _RETRY_MS_MAX)
             elif entry["error_code"]:
-                refused.setdefault(entry["error_code"], []).append(partition)
+                rejected.setdefault(entry["error_code"], []).append(partition)
                 partition.withdraw()
                 self._appends.commit(partition)
             else:
-                self._take(each, entry)
+                self._apply_accepted(each, entry)
         self._appends.send_responses()
-        self._start_backoff(refused)
+        self._start_backoff(rejected)
         return unknown
 
-    def _take(self, change: _IsrChange, entry: Message) -> None:
+    def _apply_accepted(self, change: _IsrChange, entry: Message) -> None:
         partition = change.partition
         epochs = dict(change.isr)
         if entry["leader_epoch"] != change.leader_epoch or sorted(entry["isr"]) != sorted(epochs):
@@ -342,10 +348,10 @@ class IsrService:
             partition.withdraw()
         self._appends.commit(partition)
 
-    def _start_backoff(self, refused: dict[int, list[Partition]]) -> None:
+    def _start_backoff(self, rejected: dict[int, list[Partition]]) -> None:
         """Pause partitions with a final error, with exponential backoff."""
-        self._refusals = self._refusals + 1 if refused else 0
-        for code, partitions in refused.items():
+        self._rejections = self._rejections + 1 if rejected else 0
+        for code, partitions in rejected.items():
             _LOG.info(
                 "ISR change rejected: error=%s partitions=%d first=%s",
                 error_name(code),
@@ -353,7 +359,7 @@ class IsrService:
                 partitions[0].log.partition,
             )
             backoff_ms = int(
-                backoff(_REJECTED_BACKOFF_MS_MIN, _REJECTED_BACKOFF_MS_MAX, self._refusals)
+                backoff(_REJECTED_BACKOFF_MS_MIN, _REJECTED_BACKOFF_MS_MAX, self._rejections)
             )
             for partition in partitions:
                 self._backoff(partition, backoff_ms)
@@ -368,8 +374,8 @@ class IsrService:
     def _end_backoff(self) -> None:
         self._backoff_timer = None
         now_ms = self._now_ms()
-        rested = [each for each, due_ms in self._backing_off.items() if due_ms <= now_ms]
-        for partition in rested:
+        due = [each for each, due_ms in self._backing_off.items() if due_ms <= now_ms]
+        for partition in due:
             del self._backing_off[partition]
             self.check_isr(partition)
         if self._backing_off:

@@ -4,13 +4,13 @@ A follower's fetch offset acknowledges all earlier records, and so commits them.
 partitions that the follower fetches (KIP-227), and each partition notifies its session of changes:
 the cost of a request grows with the partitions that changed, not with all partitions.
 
-R1 A fetch raises the progress of a replica only if it is from the registered incarnation (B6), in
-   the leader's own epoch (B3), and if the follower's log does not diverge from the leader's
-   (KIP-595).
+R1  A fetch raises the progress of a replica only if it is from the registered incarnation (B6), in
+    the leader's own epoch (B3), and if the follower's log does not diverge from the leader's
+    (KIP-595). If the logs diverge, the fetch offset says nothing about the leader's records.
 R2  A session belongs to one connection and ends with it. The follower then opens a new session with
    all its partitions. Late requests in a session that the follower has replaced have no effect.
-R3  A wait ends with enough records, with any error, with the follower's next request, or after its
-    time. The response also contains new high watermarks.
+R3  A wait ends when enough records or any error can be sent, with the follower's next request, or
+    after its time. The response also contains new high watermarks and log starts.
 R4  A throttle omits partitions only from responses to replicas that are not in sync.
 R5  Each fetch looks up a partition once and checks it once for divergence: a leader never truncates
     its log, so the outcome stays valid in its leader epoch.
@@ -83,7 +83,7 @@ class LeaderSessions:
         self.sessions_of: dict[Peer, list[ReplicaSession]] = {}
         self.woken: list[ReplicaExchange] = []
         self.last_id: i64 = 0
-        self.copied: i64 = 0
+        self.throttled_bytes: i64 = 0
         """Throttled bytes in the current response."""
 
     def handle(
@@ -92,10 +92,10 @@ class LeaderSessions:
         request = read_fetch(data, at, end, version)
         if version < OLDEST or request.replica_id < 0:
             return False  # A consumer: clients can also use the listener of the brokers.
-        before = self._existing_session(peer, request)
+        before = self._find_session(peer, request)
         if before is not None and before.waiting is not None:
-            # The follower names partitions that cannot wait. It skips them in the response to the
-            # earlier fetch, so that one is empty, and this fetch gets all changes.
+            # This request lists partitions that cannot wait. The follower ignores them in the
+            # response to the earlier fetch. So send that one empty, and all changes with this one.
             self._respond(before.waiting, before, [])
             self._stop_waiting(before.waiting, before)
         exchange = ReplicaExchange(peer, correlation_id, version, request)
@@ -104,7 +104,7 @@ class LeaderSessions:
             epoch: i64 = self.registered_epoch(int(request.replica_id))
             if epoch < 0 or epoch != request.replica_epoch:
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
-            session = self._session(peer, request)
+            session = self._find_or_open_session(peer, request)
         except ApiError as error:
             exchange.respond(write_fetch_response(correlation_id, version, error.code, 0, [], 0))
             return True
@@ -133,14 +133,14 @@ class LeaderSessions:
 
     # Sessions.
 
-    def _existing_session(self, peer: Peer, request: FetchRequest) -> ReplicaSession | None:
+    def _find_session(self, peer: Peer, request: FetchRequest) -> ReplicaSession | None:
         session = self.sessions.get(request.session_id)
         if session is None or session.peer is not peer or session.node_id != request.replica_id:
             return None
         return session
 
-    def _session(self, peer: Peer, request: FetchRequest) -> ReplicaSession:
-        existing = self._existing_session(peer, request)
+    def _find_or_open_session(self, peer: Peer, request: FetchRequest) -> ReplicaSession:
+        existing = self._find_session(peer, request)
         if request.session_epoch <= 0:
             if existing is not None:
                 self._close(existing)
@@ -182,7 +182,11 @@ class LeaderSessions:
                 self._notify_other_session(session, followed)
 
     def _notify_other_session(self, ended: ReplicaSession, followed: SessionPartition) -> None:
-        """Notify another session of the follower, in which a partition remains."""
+        """Notify another session of the follower that has the partition.
+
+        The listener is the session that the follower opened last. If that session drops the
+        partition, another one can still have it, and has missed the changes until now.
+        """
         key = (followed.part.key, followed.part.index)
         for session in self.sessions.values():
             other = session.partitions.get(key)
@@ -196,7 +200,7 @@ class LeaderSessions:
             removed = session.partitions.pop((part.key, part.index), None)
             if removed is not None:
                 session.dirty.pop(removed, None)
-                session.quiet.pop(removed, None)
+                session.with_new_offsets.pop(removed, None)
                 session.throttled.pop(removed, None)
                 self._stop_listening(session, removed)
         now_ms: i64 = self._now_ms()
@@ -226,7 +230,7 @@ class LeaderSessions:
             return
         listener = follower.listener
         if isinstance(listener, SessionPartition) and _is_later(listener.session, followed.session):
-            return
+            return  # The follower has opened a later session with this partition (R2).
         follower.listener = followed
         log = partition.log
         if part.fetch_offset > log.written_end_offset or followed.diverges(partition):
@@ -236,13 +240,13 @@ class LeaderSessions:
             follower.log_start_offset = part.log_start_offset
             partition.wake_start_waiters()
         self.appends.commit(partition)
-        if partition.qualifies(follower) or partition.has_lost(follower):
+        if partition.can_join_isr(follower) or partition.has_lost_records(follower):
             self.check_isr(partition)
 
     # Responses.
 
     def _respond_or_wait(self, exchange: ReplicaExchange, must_respond: bool) -> None:
-        """Respond, or wait for changes, or for a read from disk."""
+        """Respond, or wait for changes or for a read from disk."""
         session = exchange.session
         assert session is not None
         exchange.must_respond = exchange.must_respond or must_respond
@@ -287,9 +291,9 @@ class LeaderSessions:
         empty: list[SessionPartition] = []
         total: i64 = 0
         enough: i64 = request.size_min if request.size_min > 1 else 1
-        is_enough = must_respond or session.must_send
+        is_enough = must_respond or session.offsets_end_wait
         throttled: list[SessionPartition] = []
-        self.copied = 0
+        self.throttled_bytes = 0
         if session.throttled and self.throttle.left(self._now_ms()) > 0:
             session.dirty.update(session.throttled)
             session.throttled = {}
@@ -320,19 +324,19 @@ class LeaderSessions:
             sent.append(followed)
         for followed in empty:
             del session.dirty[followed]
-            session.quiet[followed] = None
+            session.with_new_offsets[followed] = None
         for followed in throttled:
             del session.dirty[followed]
             session.throttled[followed] = None
         if not is_enough:
             return False
-        if self.copied > 0:
-            self.throttle.spend(self.copied)
+        if self.throttled_bytes > 0:
+            self.throttle.spend(self.throttled_bytes)
         for followed in sent:
             del session.dirty[followed]
-            session.quiet.pop(followed, None)
+            session.with_new_offsets.pop(followed, None)
         self._add_offset_updates(session, results)
-        session.must_send = False
+        session.offsets_end_wait = False
         self._respond(exchange, session, results)
         self._remember_offsets(session, results)
         return True
@@ -348,7 +352,7 @@ class LeaderSessions:
         )
 
     def _add_offset_updates(self, session: ReplicaSession, results: list[FetchResult]) -> None:
-        for followed in session.quiet:
+        for followed in session.with_new_offsets:
             if followed in session.dirty:
                 # Its own result contains both offsets, unless the two logs diverge.
                 continue
@@ -366,7 +370,7 @@ class LeaderSessions:
                 result.last_stable_offset = partition.high_watermark
                 result.log_start_offset = log_start_offset
                 results.append(result)
-        session.quiet = {}
+        session.with_new_offsets = {}
 
     def _remember_offsets(self, session: ReplicaSession, results: list[FetchResult]) -> None:
         for result in results:
@@ -376,7 +380,9 @@ class LeaderSessions:
                 followed.log_start_offset = result.log_start_offset
 
     def _find_partition(self, followed: SessionPartition) -> Partition | None:
-        """The partition of a session; looked up again while this broker is not the leader."""
+        """The partition of a session. It can be created again while this broker is not the leader,
+        so it is looked up again then.
+        """
         partition = followed.partition
         if partition is None or not partition.is_leader:
             part = followed.part
@@ -414,9 +420,9 @@ class LeaderSessions:
         size_max: i64 = part.size_max if part.size_max < budget else budget
         if size_max <= 0 and not is_first:
             return NO_ROOM
-        is_slow = partition.is_throttled_leader and not follower.is_in_maximal_isr()
-        if is_slow and part.fetch_offset < end_offset:
-            left: i64 = self.throttle.left(self._now_ms()) - self.copied
+        is_throttled = partition.is_throttled_leader and not follower.is_in_maximal_isr()
+        if is_throttled and part.fetch_offset < end_offset:
+            left: i64 = self.throttle.left(self._now_ms()) - self.throttled_bytes
             if left <= 0:
                 return THROTTLED
             if left < size_max:
@@ -428,8 +434,8 @@ class LeaderSessions:
         ):
             # Nothing new, or a batch that does not fit.
             return READ if offset >= end_offset else NO_ROOM
-        if is_slow:
-            self.copied += result.size
+        if is_throttled:
+            self.throttled_bytes += result.size
         return READ
 
     def _now_ms(self) -> i64:

@@ -73,8 +73,9 @@ class Partition:
         self.broker_epoch: i64 = UNKNOWN
         """The registration under which this broker became leader."""
         self.is_throttled_leader = False
-        """Whether the throttle applies to fetches from this replica, or to fetches by it."""
+        """Whether the throttle applies to fetches from this replica."""
         self.is_throttled_follower = False
+        """Whether the throttle applies to fetches by this replica."""
         self.replicas: tuple[int, ...] = ()
         self.isr: Isr = ()
         self.proposed: Isr | None = None
@@ -83,7 +84,7 @@ class Partition:
         self.has_elr = False
         """Whether replicas outside of the ISR can be elected: then nothing is committed."""
         self.is_isolated = False
-        """Whether this leader can commit nothing and is probably replaced: see `isr_service`."""
+        """Whether this leader cannot commit, and is probably replaced: see `isr_service`."""
         self.followers: dict[int, ReplicaProgress] = {}
         self.epoch_start_offset: i64 = 0
         """The log end when this broker became leader."""
@@ -110,9 +111,9 @@ class Partition:
         self.damaged_from: i64 = UNKNOWN
         """The first offset whose records the disk has lost; unknown if it has lost none."""
         self._known_start_offset: i64 = log.log_start_offset
-        """The log start that followers and waiters were last notified of."""
-        self._bounds: list[ReplicaProgress] = []
-        """The members of the maximal ISR but this broker."""
+        """The last log start of which followers and waiters were notified."""
+        self._isr_followers: list[ReplicaProgress] = []
+        """The members of the maximal ISR (P1) except this broker: they bound the high watermark."""
         self._set_throttled()
 
     def configure(self, config: TopicConfig) -> None:
@@ -135,21 +136,21 @@ class Partition:
     # Roles.
 
     def become_leader(self, state: PartitionState, broker_epoch: i64, now_ms: i64) -> None:
-        """Become leader, in the leader epoch of the state."""
+        """Become leader. The epoch of the state must be new: progress of an older one is void."""
         assert state.leader_epoch > self.leader_epoch, "P4"
         assert self.high_watermark <= self.log.log_end_offset, "P6"
         self.is_leader = True
         self.broker_epoch = broker_epoch
         self.epoch_start_offset = self.log.log_end_offset
         self.followers = {}
-        self._take(state)
+        self._apply(state)
         self._set_followers(now_ms)
 
     def follow(self, state: PartitionState) -> None:
         """Become follower, also of a partition without a leader."""
         assert state.leader_epoch >= self.leader_epoch, "P4"
         self._stop_leading()
-        self._take(state)
+        self._apply(state)
 
     def retire(self) -> None:
         """Stop leading: this broker's registration is no longer valid. No new leader is known."""
@@ -157,11 +158,11 @@ class Partition:
         self.leader_id = NO_LEADER
 
     def apply_state(self, state: PartitionState, now_ms: i64) -> bool:
-        """Apply a state that was committed in the same leader epoch; False if it was known."""
+        """Apply a later state of the same leader epoch; returns whether it changed anything."""
         if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
             return False
         if state.partition_epoch > self.partition_epoch:
-            self._take(state)
+            self._apply(state)
         elif state.replicas != self.replicas or self.has_elr != (len(state.elr) > 0):
             # The response to an ISR change arrived first. It lacks the replicas and the ELR.
             self.replicas = state.replicas
@@ -179,9 +180,9 @@ class Partition:
             if follower.listener is not None:
                 follower.listener.appended()
         self.followers = {}
-        self._bounds = []
+        self._isr_followers = []
 
-    def _take(self, state: PartitionState) -> None:
+    def _apply(self, state: PartitionState) -> None:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
@@ -197,15 +198,15 @@ class Partition:
         for node_id in self.replicas:
             if node_id != self.node_id:
                 self.followers[node_id] = before.get(node_id) or ReplicaProgress(node_id, now_ms)
-        self._mark_members()
+        self._update_membership()
 
-    def _mark_members(self) -> None:
+    def _update_membership(self) -> None:
         for follower in self.followers.values():
             follower.committed_epoch = _epoch_in(self.isr, follower.node_id)
             follower.proposed_epoch = UNKNOWN
             if self.proposed is not None:
                 follower.proposed_epoch = _epoch_in(self.proposed, follower.node_id)
-        self._bounds = [each for each in self.followers.values() if each.is_in_maximal_isr()]
+        self._isr_followers = [each for each in self.followers.values() if each.is_in_maximal_isr()]
 
     # The in-sync replicas.
 
@@ -224,28 +225,28 @@ class Partition:
                 wanted.append((node_id, self.broker_epoch))
                 continue
             follower = self.followers[node_id]
-            if self.qualifies(follower) and is_eligible(node_id, follower.broker_epoch):
+            if self.can_join_isr(follower) and is_eligible(node_id, follower.broker_epoch):
                 wanted.append((node_id, follower.broker_epoch))
             elif (
                 follower.committed_epoch != UNKNOWN
-                and not self.has_lost(follower)
+                and not self.has_lost_records(follower)
                 and not follower.lags(self.log.written_end_offset, now_ms, lag_ms_max)
             ):
                 wanted.append((node_id, follower.committed_epoch))
         isr = tuple(wanted)
         return None if sorted(isr) == sorted(self.isr) else isr
 
-    def qualifies(self, follower: ReplicaProgress) -> bool:
-        """Whether a replica that is not in the ISR (in this incarnation) can be added."""
+    def can_join_isr(self, follower: ReplicaProgress) -> bool:
+        """Whether a replica that is not in the ISR in its present incarnation can be added (P5)."""
         return (
-            not (follower.committed_epoch != UNKNOWN and follower.is_current())
+            not (follower.committed_epoch != UNKNOWN and follower.is_same_incarnation())
             and follower.broker_epoch != UNKNOWN
             and follower.end_offset >= self.high_watermark
             and follower.end_offset >= self.epoch_start_offset
         )
 
-    def has_lost(self, follower: ReplicaProgress) -> bool:
-        """Whether a member fetches committed records: its disk has lost them."""
+    def has_lost_records(self, follower: ReplicaProgress) -> bool:
+        """Whether a member fetches records that are committed: its disk has lost them (B15)."""
         return (
             follower.committed_epoch != UNKNOWN
             and follower.broker_epoch == follower.committed_epoch
@@ -253,14 +254,14 @@ class Partition:
         )
 
     def propose(self, isr: Isr) -> None:
-        """Request this ISR. It can be the committed one from now on, so its members count (B5)."""
+        """Note a requested ISR. The store can accept it at any time, so its members count (B5)."""
         self.proposed = isr
-        self._mark_members()
+        self._update_membership()
 
     def withdraw(self) -> None:
-        """The controller rejected the proposal, and no copy of it can still be accepted."""
+        """Drop the proposal: the controller rejected it, and can accept no other copy of it."""
         self.proposed = None
-        self._mark_members()
+        self._update_membership()
 
     # Records.
 
@@ -312,7 +313,7 @@ class Partition:
         )
 
     def demand_sync(self) -> None:
-        """Hold back records that must be synced first (flush.messages)."""
+        """Set `sync_from`: whether flush.messages requires a sync of the latest records (P3)."""
         log = self.log
         if log.written_end_offset - log.durable.synced_offset >= self.flush_messages:
             self.sync_from = log.durable.synced_offset
@@ -320,7 +321,7 @@ class Partition:
             self.sync_from = NOT_DUE
 
     def appended(self, end_offset_before: i64, now_ms: i64) -> None:
-        """Notify the followers. The lag of one that had all earlier records starts now."""
+        """Notify the followers. A follower that had all earlier records lags only from now on."""
         for follower in self.followers.values():
             if follower.end_offset >= end_offset_before and follower.caught_up_ms < now_ms:
                 follower.caught_up_ms = now_ms
@@ -334,19 +335,19 @@ class Partition:
         safe: i64 = self.log.written_end_offset
         if self.sync_from < safe:
             safe = self.sync_from
-        for follower in self._bounds:
-            offset: i64 = follower.counted_offset()
+        for follower in self._isr_followers:
+            offset: i64 = follower.high_watermark_bound()
             if offset < safe:
                 safe = offset
         if safe <= self.high_watermark:
             return False
         self.high_watermark = safe
-        for follower in self._bounds:
+        for follower in self._isr_followers:
             if follower.listener is not None:
                 follower.listener.committed()
         return True
 
-    def check_start(self) -> None:
+    def notify_log_start(self) -> None:
         """If the log start has moved, notify the followers and the waiters, or the leader."""
         start: i64 = self.log.log_start_offset
         if start == self._known_start_offset:
@@ -362,13 +363,13 @@ class Partition:
     def low_watermark(self, is_live: Callable[[int], bool]) -> i64:
         """The lowest log start offset of this replica, of the ISR, and of replicas on live brokers.
 
-        A member of the ISR whose session has just expired can become the leader, so it counts.
+        A member of the ISR counts even if its session has just expired: it can become the leader.
         """
         lowest: i64 = self.log.log_start_offset
         for follower in self.followers.values():
             if follower.log_start_offset >= lowest:
                 continue
-            if follower in self._bounds or is_live(int(follower.node_id)):
+            if follower in self._isr_followers or is_live(int(follower.node_id)):
                 lowest = follower.log_start_offset
         return lowest
 
@@ -377,7 +378,7 @@ class Partition:
         is_offline = self.log.is_offline
         return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def committed_by_leader(self, offset: i64) -> bool:
+    def apply_leader_high_watermark(self, offset: i64) -> bool:
         """As a follower, apply the leader's high watermark; returns whether it rose."""
         if offset > self.log.written_end_offset:
             offset = self.log.written_end_offset
@@ -387,7 +388,7 @@ class Partition:
         return True
 
     def truncated(self) -> None:
-        """As a follower, lower the high watermark to the end of a truncated log."""
+        """As a follower, lower the high watermark to the end of the log, which was truncated."""
         if self.high_watermark > self.log.log_end_offset:
             self.high_watermark = self.log.log_end_offset
 
@@ -512,7 +513,7 @@ class Partition:
         others = set(self.replicas) - {int(self.node_id)} if self.is_leader else set()
         assert set(self.followers) == others, f"P7: tracks {set(self.followers)}, not {others}"
         maximal = {member for member, _ in (*self.isr, *(self.proposed or ()))} & others
-        bounds = {int(each.node_id) for each in self._bounds}
+        bounds = {int(each.node_id) for each in self._isr_followers}
         assert bounds == maximal, f"P7: {bounds} bound the high watermark, not {maximal}"
         assert not self.is_leader or self.leader_id == self.node_id, f"P7: {self.leader_id} leads"
         offsets = [int(ack.offset) for ack in self._acks_awaiting_commit]

@@ -35,7 +35,7 @@ def _holds(follower: ReplicaProgress, offset: int) -> bool:
     """Whether a replica is in sync and has the offset: one that lags would delay the consumer."""
     return (
         follower.committed_epoch != UNKNOWN
-        and follower.is_current()
+        and follower.is_same_incarnation()
         and follower.log_start_offset <= offset <= follower.end_offset
     )
 

@@ -57,6 +57,10 @@ class ReplicaProgress:
         leader_end_offset: i64,
         now_ms: i64,
     ) -> None:
+        """Note a fetch, and when the replica last had all records of the leader.
+
+        That was now, or at its last fetch if it has fetched the end of the log at that time.
+        """
         if broker_epoch != self.broker_epoch:
             # Another incarnation: the progress of the earlier one does not apply to it.
             self.broker_epoch = broker_epoch
@@ -73,15 +77,18 @@ class ReplicaProgress:
     def is_in_maximal_isr(self) -> bool:
         return self.committed_epoch != UNKNOWN or self.proposed_epoch != UNKNOWN
 
-    def counted_offset(self) -> i64:
-        """The end offset that bounds the high watermark; of the incarnation in the ISR (B6)."""
+    def high_watermark_bound(self) -> i64:
+        """The end offset, if the incarnation that fetches is the one in the ISR (B6).
+
+        Unknown otherwise: then the high watermark cannot rise.
+        """
         epoch = self.broker_epoch
         if epoch != UNKNOWN and (epoch == self.committed_epoch or epoch == self.proposed_epoch):
             return self.end_offset
         return UNKNOWN
 
-    def is_current(self) -> bool:
-        """Whether the committed ISR contains the incarnation that fetches, as far as is known."""
+    def is_same_incarnation(self) -> bool:
+        """Whether no other incarnation than that in the committed ISR is known to fetch."""
         return self.broker_epoch == UNKNOWN or self.broker_epoch == self.committed_epoch
 
     def lags(self, leader_end_offset: i64, now_ms: i64, lag_ms_max: i64) -> bool:

@@ -25,7 +25,7 @@ class SessionPartition(ReplicaListener):
         self.part = part
         self.divergence: tuple[int, int] | None = None
         """The end of the largest common epoch, if the follower's log diverges."""
-        self.is_checked = False
+        self.divergence_is_known = False
         """Whether `divergence` is known for this fetch."""
         self.high_watermark: i64 = -1
         """As last sent to the follower, like the log start offset."""
@@ -34,8 +34,8 @@ class SessionPartition(ReplicaListener):
     def fetch(self, part: FetchPartition) -> None:
         """The follower fetches from another offset."""
         self.part = part
-        self.is_checked = False
-        # A follower skips a partition in responses that it had not received yet.
+        self.divergence_is_known = False
+        # The follower ignores this partition in responses to earlier requests, so send both again.
         self.high_watermark = -1
         self.log_start_offset = -1
 
@@ -43,9 +43,9 @@ class SessionPartition(ReplicaListener):
         """Whether the follower's log diverges from this leader's."""
         part = self.part
         # Deleted records no longer have epochs, so the outcome can change with the log start.
-        if not self.is_checked or part.fetch_offset < partition.log.log_start_offset:
+        if not self.divergence_is_known or part.fetch_offset < partition.log.log_start_offset:
             self.divergence = divergence(part, partition)
-            self.is_checked = True
+            self.divergence_is_known = True
         return self.divergence is not None
 
     def appended(self) -> None:
@@ -54,15 +54,15 @@ class SessionPartition(ReplicaListener):
 
     def committed(self) -> None:
         session = self.session
-        session.quiet[self] = None
+        session.with_new_offsets[self] = None
         if session.responds_to_commits:
-            session.must_send = True
+            session.offsets_end_wait = True
             self._wake()
 
     def log_start_moved(self) -> None:
         session = self.session
-        session.quiet[self] = None
-        session.must_send = True
+        session.with_new_offsets[self] = None
+        session.offsets_end_wait = True
         self._wake()
 
     def _wake(self) -> None:
@@ -95,10 +95,10 @@ class ReplicaSession:
         self.partitions: dict[tuple[bytes, int], SessionPartition] = {}
         self.dirty: dict[SessionPartition, None] = {}
         """Partitions that can have records or errors to send."""
-        self.quiet: dict[SessionPartition, None] = {}
-        """Partitions with a new high watermark or log start, which every response includes."""
-        self.must_send = False
-        """Whether the quiet partitions alone end the wait."""
+        self.with_new_offsets: dict[SessionPartition, None] = {}
+        """Partitions with a new high watermark or log start: the next response has them."""
+        self.offsets_end_wait = False
+        """Whether a new high watermark or log start ends the wait, without records."""
         self.throttled: dict[SessionPartition, None] = {}
         """Partitions with records that the throttle delays."""
         self.waiting: ReplicaExchange | None = None

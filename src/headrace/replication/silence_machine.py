@@ -1,17 +1,21 @@
 """Decides when a leader acts on silent followers: it hands over, or removes them from the ISR.
 
 Pure: time is an argument. A follower sends a fetch at least every replica.fetch.wait.max.ms (0.5 s
-by default). One that sent none for six times as long, but at least SILENCE_S_MIN, cannot reach this
-broker, or is stopped. If most of the ISR is silent, the others can commit records and this leader
-cannot. If fewer are, the leader can commit without them, unless too few members remain: then
-another leader may reach replicas that this one does not. The controller decides on each request.
-Without its response the ISR stays as it was.
+by default). A follower that sent none for six times as long, but at least SILENCE_S_MIN, is silent:
+it cannot reach this broker, or is stopped.
+
+If most of the ISR is silent, this leader hands over: it cannot commit records, but a leader among
+the silent members might be able to. If fewer are silent, they leave the ISR, and the leader commits
+without them. If too few members would remain for that, the leader also hands over, because another
+member might reach replicas that this one does not. Each action is a request to the controller. The
+ISR does not change before its response.
 
 1. Followers must be silent in two checks, so that a new leader waits for the first fetches.
 2. A check that comes late shows that this process was paused. Silence is then counted from now.
 3. A broker hands over a partition at most once in HAND_OVER_INTERVAL_S, so that leadership does not
    follow an unstable link. An attempt that the controller rejected is repeated after RETRY_S.
-4. Silent followers are removed only if records wait for them, and if min.insync.replicas remain.
+4. Silent followers are removed only if records wait for them, and if min.insync.replicas members
+   remain.
 5. The silence of a follower that never sent a fetch begins when a record first waits for it. Kafka
    gives such a follower all of replica.lag.time.max.ms.
 """
@@ -41,15 +45,19 @@ class FollowerSilence:
         self._fetched: dict[int, float] = {}
         """When each follower sent its last fetch."""
         self._checked = 0.0
+        """When the last check began."""
         self._resumed = 0.0
+        """When this process was last found to have been paused."""
         self._silent: frozenset[int] = frozenset()
+        """The followers that are silent in this check."""
         self.unreached: frozenset[int] = frozenset()
         """The followers that were silent in the last two checks."""
         self.is_isolated = False
-        """Whether these are most of the brokers that follow any partition of this one."""
-        self._suspects: dict[Key, int] = {}
+        """Whether `unreached` has most of the brokers that follow partitions of this one."""
+        self._suspected_before: dict[Key, int] = {}
         """Partitions with a silent member in the last check, with their leader epoch."""
-        self._found: dict[Key, int] = {}
+        self._suspected_now: dict[Key, int] = {}
+        """The same for the present check."""
         self._attempts: dict[Key, tuple[int, float]] = {}
         """The leader epoch and the time of the last attempt to change each partition."""
 
@@ -60,8 +68,8 @@ class FollowerSilence:
         """A record waits for this follower. If it never sent a fetch, it is silent from now on."""
         self._fetched.setdefault(node_id, now)
 
-    def knows(self, node_id: int) -> bool:
-        """Whether `expect` has no effect for this broker."""
+    def tracks(self, node_id: int) -> bool:
+        """Whether a fetch from this broker was received, or is expected."""
         return node_id in self._fetched
 
     def check(self, registered: Collection[int], now: float) -> bool:
@@ -78,7 +86,7 @@ class FollowerSilence:
         )
         self.unreached = self._silent & before
         self.is_isolated = 2 * len(self.unreached) > len(self._fetched)
-        self._suspects, self._found = self._found, {}
+        self._suspected_before, self._suspected_now = self._suspected_now, {}
         self._attempts = {
             key: attempt
             for key, attempt in self._attempts.items()
@@ -86,7 +94,7 @@ class FollowerSilence:
         }
         return bool(self._silent)
 
-    def judge(
+    def decide(
         self,
         key: Key,
         leader_epoch: int,
@@ -99,24 +107,24 @@ class FollowerSilence:
     ) -> Action:
         """The action of a leader; `others` are the other members of the ISR.
 
-        `replicas` is how many the partition has, `needed` how many must be in sync; `is_waiting`
-        tells whether records wait to be committed. Call it once per check.
+        The partition has `replicas` replicas, of which `needed` must be in sync. `is_waiting`:
+        records wait to be committed. Call it once per check.
         """
         silent = sum(node in self._silent for node in others)
         if not silent:
             return Action.NONE
-        self._found[key] = leader_epoch
-        if self._suspects.get(key) != leader_epoch:
+        self._suspected_now[key] = leader_epoch
+        if self._suspected_before.get(key) != leader_epoch:
             return Action.NONE
         last_epoch, at = self._attempts.get(key, (leader_epoch, now - HAND_OVER_INTERVAL_S))
-        has_most = 2 * silent <= len(others) + 1
-        if has_most and len(others) + 1 - silent >= needed:
+        half_responds = 2 * silent <= len(others) + 1
+        if half_responds and len(others) + 1 - silent >= needed:
             action, wait_s = Action.REMOVE_SILENT, RETRY_S
             is_useful = is_waiting
         else:
             action = Action.HAND_OVER
             wait_s = RETRY_S if last_epoch == leader_epoch else HAND_OVER_INTERVAL_S
-            is_useful = replicas > needed and (is_waiting or not has_most)
+            is_useful = replicas > needed and (is_waiting or not half_responds)
         if not is_useful or now - at < wait_s:
             return Action.NONE
         self._attempts[key] = (leader_epoch, now)

@@ -66,7 +66,7 @@ class World:
         follower = partition.followers[node_id]
         follower.fetched(epoch_of(node_id), offset, end_offset, now_ms)
         self.node.appends.commit(partition)
-        if partition.qualifies(follower):
+        if partition.can_join_isr(follower):
             self.keeper.check_isr(partition)
 
     def produce(self, value: str) -> ProducePartition:

@@ -173,7 +173,7 @@ class Wire:
         frame = self.answer()
         if frame is None:
             return False
-        self.machine.answered(frame, self.follower.clock.wall_ms(), self.now_ms())
+        self.machine.apply_response(frame, self.follower.clock.wall_ms(), self.now_ms())
         self.apply_state()
         return True
 
@@ -193,7 +193,7 @@ class Wire:
         """Start the logs' work, and come back when it is done."""
         machine = self.machine
         written, machine.written = machine.written, []
-        held, machine.held = machine.held, []
+        held, machine.awaiting_job = machine.awaiting_job, []
         for partition in written:
             self.follower.appends.follower_appended(partition)
         for partition in held:
@@ -224,7 +224,7 @@ class Wire:
     def cut(self) -> None:
         self.leader.handler.forget(self.peer)
         self.peer = Peer()
-        self.machine.broke()
+        self.machine.link_closed()
 
 
 def new_machine(

@@ -164,7 +164,7 @@ def test_a_leader_that_says_nonsense_about_epochs_does_not_make_a_follower_spin(
     scene = Scene()
     scene.wire.ask()
     diverging = {"epoch": 5, "end_offset": 50}
-    scene.wire.machine.answered(answer(diverging_epoch=diverging), 0, scene.wire.now_ms())
+    scene.wire.machine.apply_response(answer(diverging_epoch=diverging), 0, scene.wire.now_ms())
     assert scene.wire.machine.next_request(1, scene.wire.now_ms()) is None
     assert scene.wire.machine.next_due_ms() == scene.wire.now_ms() + 20
 
@@ -180,6 +180,6 @@ def test_a_second_answer_about_the_log_as_it_was_before_a_cut_is_not_believed() 
     machine.follow(scene.follower.partition(1))
     scene.wire.ask()
     for _ in range(2):
-        machine.answered(answer(diverging_epoch={"epoch": 1, "end_offset": 1}), 0, 0)
+        machine.apply_response(answer(diverging_epoch={"epoch": 1, "end_offset": 1}), 0, 0)
     assert scene.log.log_end_offset == 1
     assert machine.next_due_ms() == NEVER

@@ -60,7 +60,7 @@ def test_a_follower_learns_of_no_more_than_it_has() -> None:
     scene = Scene(isr=(1,))
     scene.leader.append(*"abcdef")
     scene.wire.ask()
-    scene.wire.machine.answered(answer(high_watermark=6), 0, 0)
+    scene.wire.machine.apply_response(answer(high_watermark=6), 0, 0)
     assert scene.follower.partition().high_watermark == 0
 
 
@@ -243,8 +243,8 @@ def test_records_that_come_twice_are_written_once() -> None:
     scene.wire.machine.follow(scene.follower.partition(1))
     scene.wire.ask()
     machine = scene.wire.machine
-    machine.answered(frame, 0, 0)
-    machine.answered(frame, 0, 0)
+    machine.apply_response(frame, 0, 0)
+    machine.apply_response(frame, 0, 0)
     assert values(scene.log) == ["a"]
     assert machine.next_due_ms() == NEVER
 
@@ -257,9 +257,9 @@ def test_an_answer_of_a_session_that_is_gone_says_nothing_of_the_next() -> None:
     scene.wire.ask()
     machine.follow(scene.follower.partition(1))
     scene.wire.ask()
-    machine.answered(answer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), 0, 0)
+    machine.apply_response(answer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), 0, 0)
     assert machine.next_request(1, 0) is None
-    machine.answered(answer(session_id=77), 0, 0)
+    machine.apply_response(answer(session_id=77), 0, 0)
     scene.wire.ask()
     assert scene.session() == (0, 0)
 
@@ -276,7 +276,7 @@ def test_a_session_that_is_gone_is_opened_anew_at_once(code: ErrorCode) -> None:
     scene = Scene(partitions=3)
     scene.wire.catch_up()
     scene.wire.ask()
-    scene.wire.machine.answered(answer(code, 0), 0, 0)
+    scene.wire.machine.apply_response(answer(code, 0), 0, 0)
     scene.wire.peer.exchanges.clear()
     assert scene.wire.ask()
     assert scene.session() == (0, 0)
@@ -293,7 +293,7 @@ def test_a_leader_that_refuses_again_and_again_is_left_in_peace_for_a_while() ->
             pauses_ms.append(machine.next_due_ms() - now_ms)
             now_ms = machine.next_due_ms()
             assert machine.next_request(1, now_ms) is not None
-        machine.answered(refusal, 0, now_ms)
+        machine.apply_response(refusal, 0, now_ms)
     assert pauses_ms == [40, 80, 160, 320, 640, 1000, 1000]
 
 
@@ -314,7 +314,7 @@ def test_a_leader_that_keeps_no_session_is_asked_for_everything_each_time() -> N
     scene = Scene(partitions=2)
     for _ in range(3):
         assert scene.wire.machine.next_request(1, 0) is not None
-        scene.wire.machine.answered(answer(session_id=0), 0, 0)
+        scene.wire.machine.apply_response(answer(session_id=0), 0, 0)
     scene.wire.ask()
     assert scene.session() == (0, 0)
     assert sorted(scene.asked()) == [0, 1]
@@ -351,7 +351,7 @@ def test_one_partition_in_trouble_rests_and_the_others_go_on(code: ErrorCode) ->
     scene.leader.expire()
     scene.wire.peer.exchanges.clear()
     wrong = answer(error_code=int(code), high_watermark=-1, log_start_offset=-1)
-    scene.wire.machine.answered(wrong, 0, scene.wire.now_ms())
+    scene.wire.machine.apply_response(wrong, 0, scene.wire.now_ms())
     scene.leader.append("b", index=1)
     scene.leader.append("a", index=0)
     scene.wire.ask()
@@ -374,7 +374,7 @@ def test_a_batch_that_was_changed_on_the_way_is_fetched_again(
     exchange = scene.wire.peer.exchanges.popleft()
     assert exchange.pieces is not None
     frame = b"".join(exchange.pieces)[4:]  # type: ignore[arg-type]
-    scene.wire.machine.answered(frame.replace(b"broken", b"brokem"), 0, scene.wire.now_ms())
+    scene.wire.machine.apply_response(frame.replace(b"broken", b"brokem"), 0, scene.wire.now_ms())
     scene.wire.apply_state()
     assert values(scene.log) == ["sound"]
     assert caplog.text.count("CORRUPT_MESSAGE") == 1
@@ -393,7 +393,7 @@ def test_a_batch_of_an_epoch_that_its_leader_has_not_reached_is_not_taken() -> N
     _, message = decode_response(FETCH, VERSION, frame)
     records = message["responses"][0]["partitions"][0]["records"]
     forged = records[:12] + (9).to_bytes(4, "big") + records[16:]
-    scene.wire.machine.answered(frame.replace(records, forged), 0, 0)
+    scene.wire.machine.apply_response(frame.replace(records, forged), 0, 0)
     assert scene.log.log_end_offset == 0
 
 

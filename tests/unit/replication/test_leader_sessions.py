@@ -25,7 +25,7 @@ def test_what_comes_late_from_a_connection_that_was_left_does_not_count(
     assert late is not None
     # The leader does not hear that the first one is gone before its last words.
     former, wire.peer = wire.peer, Peer()
-    wire.machine.broke()
+    wire.machine.link_closed()
     scene.pass_ms(1000)
     wire.run()
     scene.leader.append("b")

@@ -76,7 +76,7 @@ def test_follower_never_starts_beyond_its_own_end() -> None:
     scene.wire.ask()
     scene.wire.peer.exchanges.clear()
     frame = answer(high_watermark=9, log_start_offset=8)
-    scene.wire.machine.answered(frame, 0, scene.wire.now_ms())
+    scene.wire.machine.apply_response(frame, 0, scene.wire.now_ms())
     assert scene.log.durable.target_start_offset == 0
     assert scene.follower.partition().high_watermark == 0
     assert scene.wire.machine.next_due_ms() == NEVER  # No error, no backoff.
@@ -116,6 +116,6 @@ def test_partition_with_unsent_records_gets_the_log_start_with_them() -> None:
     assert frame is not None
     (topic,) = decode_response(FETCH, VERSION, frame)[1]["responses"]
     assert [part["partition_index"] for part in topic["partitions"]] == [0]
-    wire.machine.answered(frame, 0, wire.now_ms())
+    wire.machine.apply_response(frame, 0, wire.now_ms())
     wire.run()
     assert scene.follower.partition(1).log.log_start_offset == 4

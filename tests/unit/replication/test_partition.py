@@ -212,8 +212,8 @@ def test_a_follower_never_takes_the_high_watermark_back() -> None:
     leader.append(3)
     assert leader.partition.high_watermark == 3
     leader.partition.follow(state(leader_epoch=6, leader=TWO))
-    assert not leader.partition.committed_by_leader(1)
-    assert not leader.partition.committed_by_leader(99), "no further than its own log"
+    assert not leader.partition.apply_leader_high_watermark(1)
+    assert not leader.partition.apply_leader_high_watermark(99), "no further than its own log"
     assert leader.partition.high_watermark == 3
 
 

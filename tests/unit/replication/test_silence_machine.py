@@ -38,7 +38,7 @@ class Leader:
                 self.silence.fetched(node, self.now)
             if not self.silence.check(BROKERS, self.now):
                 continue
-            judged = self.silence.judge(
+            judged = self.silence.decide(
                 KEY,
                 self.epoch,
                 self.others,
