@@ -125,8 +125,8 @@ MUTATIONS = (
         "headrace/controller/failover_machine.py",
         (
             (
-                "    return [node for node in awaited(state, live) if node not in able]\n",
-                "    return [] if able else list(state.isr)\n",
+                "    return [node for node in must_compare(state, live) if node not in found]\n",
+                "    return [] if found else list(state.isr)\n",
             ),
         ),
         "tests/simulation/test_schedules.py"
@@ -170,12 +170,12 @@ MUTATIONS = (
         "headrace/controller/failover_machine.py",
         (
             (
-                "    return [node for node in awaited(state, live) if node not in able]\n",
-                "    return [] if able else list(state.isr)\n",
+                "    return [node for node in must_compare(state, live) if node not in found]\n",
+                "    return [] if found else list(state.isr)\n",
             ),
             (
-                "    if any(node not in ends for node in awaited(state, live)"
-                " if node in members_of(state)):\n        return None\n",
+                "    if any(node not in ends for node in must_compare(state, live)"
+                " if node in members):\n        return None\n",
                 "    if not ends:\n        return None\n",
             ),
         ),

@@ -187,9 +187,9 @@ class ThinMember(Member):
 
     async def _start(self) -> None:
         document = layout.encode_broker(self.endpoints, None)
-        origin = store_elections.Origin()
+        proof = store_elections.DirectoryProof()
         await store_elections.register(
-            self.store, self.node_id, lambda _: document, origin, [], 10.0, _nobody_is_dead
+            self.store, self.node_id, lambda _: document, proof, [], 10.0, _nobody_is_dead
         )
         await self.store.exists(layout.CONTROLLER, _ignore)
         await self._read_brokers()

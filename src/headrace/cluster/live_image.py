@@ -42,7 +42,7 @@ class LiveImage:
     def on_change(self, listener: Callable[[ImageChange], None]) -> None:
         self._listeners.append(listener)
 
-    def show_topic(self, name: str, after: TopicState | None) -> None:
+    def set_topic(self, name: str, after: TopicState | None) -> None:
         before = self.image.topics.get(name)
         after = newest(before, after)
         change = topic_change(before, after)
@@ -55,28 +55,28 @@ class LiveImage:
             self.image.put_topic(after)
         self.notify(change)
 
-    def show_broker_config(self, node_id: int | None, config: Mapping[str, str]) -> None:
+    def set_broker_config(self, node_id: int | None, config: Mapping[str, str]) -> None:
         self.image.broker_configs[node_id] = config
         self.notify(ImageChange(broker_configs=(node_id,)))
 
-    def show_group_config(self, group: str, config: Mapping[str, str]) -> None:
+    def set_group_config(self, group: str, config: Mapping[str, str]) -> None:
         """Calls no listener: code that needs a group's settings reads them from the image."""
         if config:
             self.image.group_configs[group] = config
         else:
             self.image.group_configs.pop(group, None)
 
-    def show_user(self, user: str, config: Mapping[str, str]) -> None:
+    def set_user(self, user: str, config: Mapping[str, str]) -> None:
         before = self.image.users.get(user, {})
         if config:
             self.image.users[user] = config
         else:
             self.image.users.pop(user, None)
-        self.show_quotas({user_entity(user): quota_reader.limits_in(user, config)})
+        self.set_quotas({user_entity(user): quota_reader.limits_in(user, config)})
         if config != before:
             self.notify(ImageChange(users=((user, before, config),)))
 
-    def show_acls(self, nodes: Mapping[int, tuple[Acl, ...] | None]) -> None:
+    def set_acls(self, nodes: Mapping[int, tuple[Acl, ...] | None]) -> None:
         changed = {
             node: acls for node, acls in nodes.items() if self.image.acls.get(node, ()) != acls
         }
@@ -84,7 +84,7 @@ class LiveImage:
         if changed:
             self.notify(ImageChange(acls=tuple(changed)))
 
-    def show_tokens(self, found: Mapping[str, Token | None]) -> None:
+    def set_tokens(self, found: Mapping[str, Token | None]) -> None:
         """Set some delegation tokens; None removes one."""
         tokens = self.image.tokens
         removed = tuple(each for each, token in found.items() if token is None and each in tokens)
@@ -96,7 +96,7 @@ class LiveImage:
         if removed:
             self.notify(ImageChange(removed_tokens=removed))
 
-    def show_quotas(self, found: Quotas) -> None:
+    def set_quotas(self, found: Quotas) -> None:
         """Set the limits of some entities; an entity without limits is removed."""
         known = self.image.quotas
         changed = {
@@ -110,7 +110,7 @@ class LiveImage:
         if changed:
             self.notify(ImageChange(has_new_quotas=True))
 
-    def show_controller(self, node_id: int) -> None:
+    def set_controller(self, node_id: int) -> None:
         self.image.controller_id = node_id
         self.notify(ImageChange(has_new_controller=True))
 
@@ -120,7 +120,7 @@ class LiveImage:
             self.versions.pop(path, None)
         if found is not None:
             self.versions |= found.versions
-        self.show_topic(name, None if found is None else found.state)
+        self.set_topic(name, None if found is None else found.state)
 
     async def read_states(self, name: str, first: int) -> None:
         """Read one node of states, or the complete topic if they do not match it."""
@@ -135,20 +135,20 @@ class LiveImage:
             *states,
             *topic.partitions[first + len(states) :],
         )
-        self.show_topic(name, replace(topic, partitions=partitions))
+        self.set_topic(name, replace(topic, partitions=partitions))
 
     async def read_broker_configs(self) -> None:
         configs, versions = await store_reader.read_broker_configs(self._store)
         self.versions |= versions
         for node_id, config in configs.items():
             if self.image.broker_configs.get(node_id) != config:
-                self.show_broker_config(node_id, config)
+                self.set_broker_config(node_id, config)
 
     async def read_group_configs(self) -> None:
         configs, versions = await store_reader.read_group_configs(self._store)
         for group in [*self.image.group_configs, *configs]:
             self.versions.pop(layout.group_config_path(group), None)
-            self.show_group_config(group, configs.get(group, {}))
+            self.set_group_config(group, configs.get(group, {}))
         self.versions |= versions
 
     async def read_users(self, names: Iterable[str] | None = None) -> None:
@@ -159,7 +159,7 @@ class LiveImage:
         self._parents.update(parents)
         for user, config in found.items():
             self.versions.pop(layout.user_config_path(user), None)
-            self.show_user(user, config)
+            self.set_user(user, config)
         self.versions |= versions
 
     async def read_acls(self, nodes: Iterable[int] | None = None) -> None:
@@ -170,7 +170,7 @@ class LiveImage:
         for node in found:
             self.versions.pop(acl_layout.acl_path(node), None)
         self.versions |= versions
-        self.show_acls(found)
+        self.set_acls(found)
 
     async def read_tokens(self, ids: Iterable[str] | None = None) -> None:
         """Some delegation tokens, or all of them."""
@@ -180,7 +180,7 @@ class LiveImage:
         for token_id in found:
             self.versions.pop(token_layout.token_path(token_id), None)
         self.versions |= versions
-        self.show_tokens(found)
+        self.set_tokens(found)
 
     async def read_quotas(self, entities: Iterable[Entity] | None = None) -> None:
         """The quotas of some entities, or of all; those of named users are read with the users."""
@@ -192,7 +192,7 @@ class LiveImage:
             for path in quota_reader.nodes_of(entity):
                 self.versions.pop(path, None)
         self.versions |= versions
-        self.show_quotas(found)
+        self.set_quotas(found)
 
     async def read_brokers(self, watch: Watch | None = None) -> None:
         # One at a time: of two concurrent reads, the older result could arrive last.

@@ -67,7 +67,7 @@ class Registration:
         """
         self.broker_epoch = -1
         self.last_epoch = -1
-        self._origin = store_elections.Origin()
+        self._proof = store_elections.DirectoryProof()
         self._has_lost_data = False
         self.registered_ms = 0
         """By the store's clock; 0 if the store uses the broker's clock."""
@@ -97,14 +97,14 @@ class Registration:
         """While this timer runs, this broker does not try to become the controller."""
 
     async def start(
-        self, endpoints: Iterable[Endpoint], rack: str | None, origin: store_elections.Origin
+        self, endpoints: Iterable[Endpoint], rack: str | None, proof: store_elections.DirectoryProof
     ) -> None:
         self._address = (tuple(endpoints), rack)
-        self._origin = origin
+        self._proof = proof
         # Before the registration, so that no event during it is missed.
         self._store.on_session(self._session_changed)
         await repeated(self._register_and_read, self._registration_wait_s)
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._task = asyncio.get_running_loop().create_task(self._follow_store())
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -165,7 +165,7 @@ class Registration:
     def _change_list_changed(self, _: WatchEvent) -> None:
         self._read_later(_CHANGES)
 
-    async def _follow(self) -> None:
+    async def _follow_store(self) -> None:
         failures = 0
         while True:
             await self._wakeup.wait()
@@ -213,12 +213,12 @@ class Registration:
         if stat is None or stat.czxid != self.broker_epoch:
             self._drop_registration()
             if self._has_lost_data:
-                self._origin = self._origin._replace(kept_epoch=-1)
+                self._proof = self._proof._replace(kept_epoch=-1)
             stat = await store_elections.register(
                 self._store,
                 self._node_id,
                 self._registration_document,
-                self._origin,
+                self._proof,
                 self._former_sessions,
                 self._registration_wait_s,
                 self._looks_dead,
@@ -226,7 +226,7 @@ class Registration:
             self._session_id = self._store.session_id
             self.broker_epoch = self.last_epoch = stat.czxid
             self.registered_ms = stat.created_ms
-            self._origin = self._origin._replace(kept_epoch=stat.czxid, last_epoch=stat.czxid)
+            self._proof = self._proof._replace(kept_epoch=stat.czxid, last_epoch=stat.czxid)
             self._registered(stat.czxid)
         await self._live_image.read_brokers(self._brokers_changed)
         if not self._is_registered():
@@ -238,7 +238,7 @@ class Registration:
     def _registration_document(self, history: layout.DirectoryHistory) -> bytes:
         return layout.encode_broker(
             *self._address,
-            self._origin.kept_epoch,
+            self._proof.kept_epoch,
             history,
             is_restarted=self.last_epoch == -1,
         )
@@ -270,7 +270,7 @@ class Registration:
         if election.fence is not None and (is_new or reads_all):
             self._elected(is_new)
         if is_new:
-            self._live_image.show_controller(election.controller_id)
+            self._live_image.set_controller(election.controller_id)
 
     async def _step_down(self) -> None:
         self._must_resign = False

@@ -3,7 +3,8 @@
 Owns these three steps. Each can be repeated after an unknown outcome. It keeps no state.
 
 1. An existing registration of this broker id is removed only if a former session of this process
-   created it, or if its process is dead. Otherwise, this broker waits until it expires (B9).
+   created it, or if its process is dead: its port refuses two connection attempts. Otherwise, this
+   broker waits until it expires (B9).
 2. Becoming the controller and raising the controller epoch is one `multi` (B8).
 """
 
@@ -42,8 +43,8 @@ _log = logging.getLogger(__name__)
 LooksDead = Callable[[BrokerInfo], Awaitable[bool]]
 
 
-class Origin(NamedTuple):
-    """A data directory, as its broker registers it."""
+class DirectoryProof(NamedTuple):
+    """Which data of earlier registrations the data directory of a broker still has."""
 
     directory_id: str = ""
     kept_epoch: int = -1
@@ -87,7 +88,7 @@ async def register(
     store: Store,
     node_id: int,
     document_of: Callable[[DirectoryHistory], bytes],
-    origin: Origin,
+    proof: DirectoryProof,
     former_sessions: list[int],
     wait_s: float,
     looks_dead: LooksDead,
@@ -100,9 +101,9 @@ async def register(
     attempts = 0
     while attempts < _ATTEMPTS_MAX:
         # Read this node first: if the broker registers later elsewhere, the `multi` below fails.
-        incarnation, history = await _next_incarnation(store, node_id, origin)
-        gone = asyncio.Event()
-        stat = await store.exists(path, _setting(gone))
+        incarnation, history = await _next_incarnation(store, node_id, proof)
+        deleted = asyncio.Event()
+        stat = await store.exists(path, _watch_that_sets(deleted))
         if stat is not None and stat.ephemeral_owner == store.session_id:
             return stat
         ops: list[Op] = [Create(path, document_of(history), ephemeral=True), incarnation]
@@ -112,16 +113,16 @@ async def register(
             if await _is_process_dead(store, node_id, stat.czxid, looks_dead):
                 former_sessions.append(stat.ephemeral_owner)
             else:
-                await _wait_until_gone(store, gone, node_id, stat.ephemeral_owner, wait_s)
+                await _wait_until_deleted(store, deleted, node_id, stat.ephemeral_owner, wait_s)
             continue
         attempts += 1
-        if history.lost_until > origin.last_epoch:
+        if history.lost_until > proof.last_epoch:
             _log.warning(
                 "data directory is older than the last registration, or is another one: "
                 "broker=%d directory_id=%s epoch=%d last_epoch=%d",
                 node_id,
-                origin.directory_id,
-                origin.last_epoch,
+                proof.directory_id,
+                proof.last_epoch,
                 history.lost_until,
             )
         try:
@@ -131,7 +132,7 @@ async def register(
     raise StoreUnavailable(f"broker {node_id} was not registered")
 
 
-def _setting(event: asyncio.Event) -> Watch:
+def _watch_that_sets(event: asyncio.Event) -> Watch:
     def watch(_: WatchEvent) -> None:
         event.set()
 
@@ -139,23 +140,23 @@ def _setting(event: asyncio.Event) -> Watch:
 
 
 async def _next_incarnation(
-    store: Store, node_id: int, origin: Origin
+    store: Store, node_id: int, proof: DirectoryProof
 ) -> tuple[Op, DirectoryHistory]:
     """The next state of the broker's incarnation node."""
     path = layout.incarnation_path(node_id)
     try:
         data, stat = await store.get(path)
     except NoNode:
-        history = DirectoryHistory(origin.directory_id)
+        history = DirectoryHistory(proof.directory_id)
         return Create(path, layout.encode_incarnation(history)), history
     former = layout.decode_incarnation(node_id, data)
     last_epoch = stat.mzxid
     history = former._replace(
-        directory_id=origin.directory_id or former.directory_id,
-        kept_since=_kept_since(former, last_epoch, origin.kept_epoch),
+        directory_id=proof.directory_id or former.directory_id,
+        kept_since=_kept_since(former, last_epoch, proof.kept_epoch),
     )
-    is_known = former.directory_id and origin.directory_id
-    if is_known and (former.directory_id, last_epoch) != (origin.directory_id, origin.last_epoch):
+    is_known = former.directory_id and proof.directory_id
+    if is_known and (former.directory_id, last_epoch) != (proof.directory_id, proof.last_epoch):
         history = history._replace(lost_until=last_epoch)
     return Set(path, layout.encode_incarnation(history), stat.version), history
 
@@ -181,8 +182,8 @@ async def _is_process_dead(store: Store, node_id: int, epoch: int, looks_dead: L
     return await looks_dead(former)
 
 
-async def _wait_until_gone(
-    store: Store, gone: asyncio.Event, node_id: int, owner: int, wait_s: float
+async def _wait_until_deleted(
+    store: Store, deleted: asyncio.Event, node_id: int, owner: int, wait_s: float
 ) -> None:
     """Wait as long as the session of a former process can last.
 
@@ -200,7 +201,7 @@ async def _wait_until_gone(
     while left_s > 0:
         step_s = min(left_s, _STEP_S)
         try:
-            await asyncio.wait_for(gone.wait(), step_s)
+            await asyncio.wait_for(deleted.wait(), step_s)
             return
         except TimeoutError:
             left_s -= step_s

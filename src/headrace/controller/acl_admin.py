@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import LiveImage
-from headrace.controller.fenced_writer import Writer
+from headrace.controller.fenced_writer import FencedWriter
 from headrace.coordination import layout
 from headrace.coordination.acl_layout import acl_node, acl_path, encode_acls, node_name
 from headrace.coordination.layout import ChangeRow
@@ -28,7 +28,7 @@ Nodes = dict[int, tuple[Acl, ...]]
 
 class AclAdmin:
     def __init__(
-        self, store: Store, live_image: LiveImage, writer: Writer, locks: KeyedLocks
+        self, store: Store, live_image: LiveImage, writer: FencedWriter, locks: KeyedLocks
     ) -> None:
         self._store = store
         self._live_image = live_image
@@ -112,7 +112,7 @@ class AclAdmin:
             if not await self._writer.commit(ops, rows):
                 await self._read_again(changed)
                 return False
-            self._live_image.show_acls({node: changed[node] for node in nodes})
+            self._live_image.set_acls({node: changed[node] for node in nodes})
         return True
 
     async def _read_again(self, nodes: Iterable[int]) -> None:

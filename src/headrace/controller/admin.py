@@ -18,7 +18,7 @@ from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import LiveImage
 from headrace.cluster.quota_reader import has_client_quotas
 from headrace.controller import topics_machine as machine
-from headrace.controller.fenced_writer import Writer, not_controller
+from headrace.controller.fenced_writer import FencedWriter, not_controller
 from headrace.coordination import layout
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Create, Op, Set, Store, StoreUnavailable
@@ -50,7 +50,7 @@ class Admin:
         self,
         store: Store,
         live_image: LiveImage,
-        writer: Writer,
+        writer: FencedWriter,
         locks: KeyedLocks,
         limits: machine.TopicLimits,
         check_topic_config: TopicConfigCheck,
@@ -89,13 +89,13 @@ class Admin:
             for _ in range(_ATTEMPTS_MAX):
                 found = self.image.topics.get(name)
                 if found is not None and found.topic_id == topic_id:
-                    return found  # An attempt of unknown outcome had got through.
+                    return found  # An attempt of unknown outcome had succeeded.
                 states = await self._decide_on_registered_brokers(
                     lambda: machine.decide_creation(
                         self.image,
                         new,
                         self._limits,
-                        self._number(),
+                        self._random_number(),
                         self._replica_count(),
                         self._avoided(),
                     )
@@ -104,7 +104,7 @@ class Admin:
                 topic = TopicState(name, topic_id, states, configs)
                 if validate_only:
                     return topic
-                if await self._commit_topic(name, topic, states, self._creation(topic)):
+                if await self._commit_topic(name, topic, states, self._creation_operations(topic)):
                     return topic
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
@@ -122,7 +122,7 @@ class Admin:
             raise not_controller() from None
         return decide()
 
-    def _creation(self, topic: TopicState) -> list[Op]:
+    def _creation_operations(self, topic: TopicState) -> list[Op]:
         document = layout.encode_topic(layout.topic_document(topic))
         return [
             Create(layout.topic_path(topic.name), document),
@@ -139,7 +139,7 @@ class Admin:
             for _ in range(_ATTEMPTS_MAX):
                 found = self.image.topics.get(name)
                 if deleted is not None and (found is None or found.topic_id != deleted.topic_id):
-                    return deleted  # An attempt of unknown outcome had got through.
+                    return deleted  # An attempt of unknown outcome had succeeded.
                 deleted = machine.decide_deletion(self.image, name, topic_id, internal)
                 ops: list[Op] = [
                     self._writer.delete(layout.states_path(name, first))
@@ -163,7 +163,7 @@ class Admin:
             for _ in range(_ATTEMPTS_MAX):
                 topic = machine.existing(self.image, name)
                 if tried is not None and topic.partitions == tried.partitions:
-                    return topic  # An attempt of unknown outcome had got through.
+                    return topic  # An attempt of unknown outcome had succeeded.
                 added = await self._decide_on_registered_brokers(
                     lambda: machine.decide_growth(
                         self.image,
@@ -171,7 +171,7 @@ class Admin:
                         count,
                         assignment,
                         self._limits,
-                        self._number(),
+                        self._random_number(),
                         self._replica_count(),
                         self._avoided(),
                     )
@@ -179,11 +179,13 @@ class Admin:
                 tried = replace(topic, partitions=topic.partitions + added)
                 if validate_only:
                     return tried
-                if await self._commit_topic(name, tried, added, self._growth(topic, tried)):
+                if await self._commit_topic(
+                    name, tried, added, self._growth_operations(topic, tried)
+                ):
                     return tried
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    def _growth(self, before: TopicState, after: TopicState) -> list[Op]:
+    def _growth_operations(self, before: TopicState, after: TopicState) -> list[Op]:
         document = layout.encode_topic(layout.topic_document(after))
         ops: list[Op] = [self._writer.set(layout.topic_path(after.name), document)]
         for first in layout.states_firsts(len(after.partitions)):
@@ -229,7 +231,7 @@ class Admin:
                 name = layout.DEFAULT_BROKER if node_id is None else str(node_id)
                 rows = [ChangeRow("broker", name)]
                 if await self._writer.commit([op], rows, ErrorCode.INVALID_CONFIG):
-                    self._live_image.show_broker_config(node_id, configs)
+                    self._live_image.set_broker_config(node_id, configs)
                     return configs
                 await self._read_again(self._live_image.read_broker_configs)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -260,7 +262,7 @@ class Admin:
                 )
                 rows = [ChangeRow("group", group)]
                 if await self._writer.commit([op], rows, ErrorCode.INVALID_CONFIG):
-                    self._live_image.show_group_config(group, configs)
+                    self._live_image.set_group_config(group, configs)
                     return configs
                 await self._read_again(self._live_image.read_group_configs)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -289,7 +291,7 @@ class Admin:
                 )
                 rows = [ChangeRow("user", user)]
                 if await self._writer.commit([op], rows, ErrorCode.UNACCEPTABLE_CREDENTIAL):
-                    self._live_image.show_user(user, configs)
+                    self._live_image.set_user(user, configs)
                     return configs
                 await self._read_again(lambda: self._live_image.read_users([user]))
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -323,15 +325,15 @@ class Admin:
 
         Returns False if a node had changed, or the outcome is unknown: decide again.
         """
-        coming = sum(len(state.replicas) for state in added)
+        replicas_added = sum(len(state.replicas) for state in added)
         too_large = ErrorCode.INVALID_PARTITIONS if added else ErrorCode.INVALID_CONFIG
-        self._replicas_being_added += coming
+        self._replicas_being_added += replicas_added
         try:
             done = await self._writer.commit(ops, [ChangeRow(kind, name)], too_large)
         finally:
-            self._replicas_being_added -= coming
+            self._replicas_being_added -= replicas_added
         if done:
-            self._live_image.show_topic(name, after)
+            self._live_image.set_topic(name, after)
         else:
             await self._read_again(lambda: self._live_image.read_topic(name))
         return done
@@ -341,7 +343,7 @@ class Admin:
             await self._store.sync()
             await read()
         except StoreUnavailable:
-            # Still unknown. When the connection is back everything is read again.
+            # Still unknown. After a reconnect, everything is read again.
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 "The connection to the store was lost before it responded.",
@@ -373,7 +375,7 @@ class Admin:
     def _replica_count(self) -> int:
         return self._live_image.replica_count + self._replicas_being_added
 
-    def _number(self) -> int:
+    def _random_number(self) -> int:
         return int.from_bytes(self._entropy(4), "big")
 
     def new_id(self) -> UUID:

@@ -16,7 +16,7 @@ from headrace.controller import failover_machine as machine
 from headrace.controller.admin import Admin
 from headrace.controller.failover import Failover, Handover
 from headrace.controller.failover_machine import IsrChange
-from headrace.controller.fenced_writer import Writer
+from headrace.controller.fenced_writer import FencedWriter
 from headrace.controller.state_writer import States, StateWriter
 from headrace.coordination.port import StoreUnavailable
 from headrace.model.errors import ApiError, ErrorCode
@@ -36,7 +36,7 @@ class BrokerRequests:
     def __init__(
         self,
         live_image: LiveImage,
-        writer: Writer,
+        writer: FencedWriter,
         states: StateWriter,
         failover: Failover,
         admin: Admin,
@@ -67,7 +67,7 @@ class BrokerRequests:
                     )
                     return {"producer_id_start": first, "producer_id_len": count}
                 case _ if api_key == ASSIGN_REPLICAS_TO_DIRS:
-                    return await self._take_offline(request)
+                    return await self._note_offline_logs(request)
             raise ValueError(f"the controller does not serve the API key {api_key}")
         except ApiError as error:
             return {"error_code": error.code}
@@ -115,9 +115,9 @@ class BrokerRequests:
     async def _responding(self, request: Message) -> Collection[int]:
         """The brokers that respond, of those that could replace a leader.
 
-        A leader is replaced if it is short of replicas, or if it resigns: it requests an ISR
-        without itself. One that would be the last in sync is not replaced, but a controller that
-        is cut off must not decide that.
+        A leader is replaced if its ISR would be smaller than min.insync.replicas, or if it hands
+        over: it requests an ISR without itself. Members are also queried if the leader would be the
+        only one left: if none responds, this controller might be isolated, and must not decide.
         """
         wanted: dict[int, None] = {}
         for topic in request["topics"]:
@@ -180,7 +180,7 @@ class BrokerRequests:
         responding: Collection[int],
         handovers: list[Handover],
     ) -> Message:
-        offline = self._failover.offline_on(partition)
+        offline = self._failover.brokers_with_offline_log(partition)
         after = machine.alter_isr(state, change, self._failover.live(), offline)
         if isinstance(after, ErrorCode):
             if after is ErrorCode.INELIGIBLE_REPLICA:
@@ -214,13 +214,13 @@ class BrokerRequests:
             reply["should_shut_down"] = await self._failover.controlled_shutdown(node_id, epoch)
         return reply
 
-    async def _take_offline(self, request: Message) -> Message:
+    async def _note_offline_logs(self, request: Message) -> Message:
         directories = [
             {
                 "id_": directory["id_"],
-                "topics": self._each(
+                "topics": self._for_each_partition(
                     directory["topics"],
-                    lambda at: self._failover.note_offline(
+                    lambda at: self._failover.note_offline_log(
                         at, request["broker_id"], request["broker_epoch"]
                     ),
                 ),
@@ -230,7 +230,9 @@ class BrokerRequests:
         await self._failover.fit_to_live()
         return {"directories": directories}
 
-    def _each(self, topics: list[Message], do: Callable[[TopicPartition], None]) -> list[Message]:
+    def _for_each_partition(
+        self, topics: list[Message], do: Callable[[TopicPartition], None]
+    ) -> list[Message]:
         responses = []
         for topic in topics:
             name = self._image.names_by_id.get(topic["topic_id"])

@@ -20,14 +20,14 @@ from headrace.cluster.failure_detection.liveness_machine import Liveness
 from headrace.cluster.live_image import LiveImage
 from headrace.controller import failover_machine as machine
 from headrace.controller.failover_machine import IsrChange
-from headrace.controller.fenced_writer import Writer
-from headrace.controller.last_isr import LastIsrs, RequestLogEnds
+from headrace.controller.fenced_writer import FencedWriter
+from headrace.controller.last_isr import LastIsrElections, RequestLogEnds
 from headrace.controller.reassignment_machine import finish_reassignment
 from headrace.controller.state_writer import States, StateWriter
 from headrace.coordination import layout
 from headrace.coordination.port import Check, Delete, NoNode, Op, Store, StoreUnavailable
 from headrace.env.clock import Clock
-from headrace.model.cluster import BrokerInfo, Live
+from headrace.model.cluster import BrokerInfo, LiveBroker
 from headrace.model.errors import ApiError
 from headrace.model.topics import NO_LEADER, PartitionState, TopicPartition, TopicState
 
@@ -66,7 +66,7 @@ class Failover:
         self,
         store: Store,
         live_image: LiveImage,
-        writer: Writer,
+        writer: FencedWriter,
         states: StateWriter,
         clock: Clock,
         rules: Rules,
@@ -80,33 +80,33 @@ class Failover:
         self._states = states
         self._clock = clock
         self._rules = rules
-        self._last_isrs = LastIsrs(
+        self._last_isr_elections = LastIsrElections(
             self._image,
             states,
             self.live,
-            self.offline_on,
+            self.brokers_with_offline_log,
             self.min_insync,
             request_log_ends,
             lambda topic: self._rules(topic.configs).elects_unclean,
         )
-        self._offline: dict[tuple[UUID, int], dict[int, int]] = {}
+        self._offline_logs: dict[tuple[UUID, int], dict[int, int]] = {}
         """Brokers whose log of a partition has failed, with their epoch at that time."""
-        self._turns: dict[TopicPartition, dict[int, float]] = {}
-        """When a broker last led a partition without enough replicas."""
+        self._handed_over_at: dict[TopicPartition, dict[int, float]] = {}
+        """When each broker last was the former or the next leader of a hand-over."""
         self._is_due = False
         self._due_topics: dict[str, None] = {}
         """The topics that the next run checks, unless it checks all."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def live(self) -> dict[int, Live]:
+    def live(self) -> dict[int, LiveBroker]:
         return self._liveness.live(self._image.brokers)
 
     async def fit_to_live(self, extra: Callable[[], Sequence[Op]] = tuple) -> None:
         """Update the ISRs and leaders of all partitions for the live brokers."""
-        await self._states.edit(self._fit, extra)
+        await self._states.edit(self._update_states, extra)
 
-    async def remove(self, info: BrokerInfo) -> None:
+    async def remove_dead(self, info: BrokerInfo) -> None:
         """Delete the registration of a dead broker in the request that elects other leaders."""
         _log.warning("broker is dead, its port refuses connections: broker=%d", info.node_id)
         self._liveness.mark_dead(info.node_id, info.epoch)
@@ -127,21 +127,23 @@ class Failover:
 
         Returns whether it can stop.
         """
-        self._liveness.leave(node_id, epoch)
+        self._liveness.mark_stopping(node_id, epoch)
         await self.fit_to_live()
         live = self.live()
-        others = [node for node in live if node != node_id and not live[node].is_leaving]
+        others = [node for node in live if node != node_id and not live[node].is_stopping]
         return not any(
             state.leader == node_id and any(node in others for node in state.replicas)
             for topic in self._image.topics.values()
             for state in topic.partitions
         )
 
-    def note_offline(self, partition: TopicPartition, node_id: int, epoch: int) -> None:
+    def note_offline_log(self, partition: TopicPartition, node_id: int, epoch: int) -> None:
         """A broker's log of a partition has failed until it restarts; `fit_to_live` acts on it."""
         topic = self._image.topics.get(partition.topic)
         if topic is not None:
-            self._offline.setdefault((topic.topic_id, partition.partition), {})[node_id] = epoch
+            self._offline_logs.setdefault((topic.topic_id, partition.partition), {})[node_id] = (
+                epoch
+            )
 
     def better_leader(
         self,
@@ -158,11 +160,11 @@ class Failover:
         min_insync = self.min_insync(self._image.topics[partition.topic])
         live = self.live()
         now = self._clock.monotonic()
-        turns = self._turns.get(partition, {})
+        handed_over_at = self._handed_over_at.get(partition, {})
         for node in machine.successors(state, change, live, min_insync):
             if node not in responding:
                 continue
-            if now - turns.get(node, -HANDOVER_INTERVAL_S) >= HANDOVER_INTERVAL_S:
+            if now - handed_over_at.get(node, -HANDOVER_INTERVAL_S) >= HANDOVER_INTERVAL_S:
                 after = machine.hand_over(state, node, live, min_insync)
                 return Handover(partition, state, after)
         return None
@@ -179,11 +181,11 @@ class Failover:
                 before.leader,
                 after.leader,
             )
-            turns = self._turns.setdefault(partition, {})
-            turns[before.leader] = turns[after.leader] = now
+            handed_over_at = self._handed_over_at.setdefault(partition, {})
+            handed_over_at[before.leader] = handed_over_at[after.leader] = now
 
     def run_soon(self, topics: Iterable[str] | None = None) -> None:
-        """Check these topics, or all, for elections; after a run that is in progress."""
+        """Check these topics, or all, for elections: now, or after the run in progress."""
         if topics is None or not self._writer.role.is_controller:
             self._is_due = True
         else:
@@ -194,7 +196,7 @@ class Failover:
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        await self._last_isrs.stop()
+        await self._last_isr_elections.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -205,9 +207,9 @@ class Failover:
                 due = None if self._is_due else list(self._due_topics)
                 self._is_due = False
                 self._due_topics.clear()
-                await self._states.edit(partial(self._fit, topics=due))
+                await self._states.edit(partial(self._update_states, topics=due))
                 if due is None or any(map(self._lacks_leader, due)):
-                    self._last_isrs.look()
+                    self._last_isr_elections.start_if_possible()
         except Exception as error:  # noqa: BLE001 - no other run would elect these leaders
             bug = None if isinstance(error, ApiError) else error
             _log.warning("partition states not updated, retrying: error=%s", error, exc_info=bug)
@@ -224,7 +226,7 @@ class Failover:
         topic = self._image.topics.get(name)
         return topic is not None and any(each.leader == NO_LEADER for each in topic.partitions)
 
-    def _fit(self, states: States, topics: Iterable[str] | None = None) -> None:
+    def _update_states(self, states: States, topics: Iterable[str] | None = None) -> None:
         live = self.live()
         for name in self._image.topics if topics is None else topics:
             topic = self._image.topics.get(name)
@@ -232,14 +234,18 @@ class Failover:
                 continue
             rules = self._rules(topic.configs)
             for index in range(len(topic.partitions)):
-                self._fit_partition(states, TopicPartition(topic.name, index), live, rules)
+                self._update_state(states, TopicPartition(topic.name, index), live, rules)
 
-    def _fit_partition(
-        self, states: States, partition: TopicPartition, live: Mapping[int, Live], rules: TopicRules
+    def _update_state(
+        self,
+        states: States,
+        partition: TopicPartition,
+        live: Mapping[int, LiveBroker],
+        rules: TopicRules,
     ) -> None:
         state = states.get(*partition)
         assert state is not None
-        offline, min_insync = self.offline_on(partition), rules.min_insync
+        offline, min_insync = self.brokers_with_offline_log(partition), rules.min_insync
         after = machine.fit_to_live(state, live, offline, min_insync)
         unclean: PartitionState | None = None
         if (after or state).leader == NO_LEADER:
@@ -254,18 +260,18 @@ class Failover:
         self,
         partition: TopicPartition,
         state: PartitionState,
-        live: Mapping[int, Live],
+        live: Mapping[int, LiveBroker],
         rules: TopicRules,
     ) -> PartitionState | None:
         """Elect the only awaited replica, or the only live one if the topic allows it.
 
         If several are live, `last_isr` compares their logs first.
         """
-        offline = self.offline_on(partition)
+        offline = self.brokers_with_offline_log(partition)
         state = replace(state, leader=NO_LEADER)
-        after = machine.elect_only_awaited(state, live, rules.min_insync, offline)
+        after = machine.elect_only_comparable(state, live, rules.min_insync, offline)
         if after is None and rules.elects_unclean:
-            is_only = len(machine.candidates(state, live, offline)) == 1
+            is_only = len(machine.comparable(state, live, offline)) == 1
             if is_only and machine.missing(state, live, offline, rules.min_insync):
                 after = machine.elect_unclean(state, live, offline)
             if after is not None:
@@ -280,16 +286,18 @@ class Failover:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Mapping[int, machine.LogEnd]]:
         """The ends of the logs of all live replicas that respond."""
-        return await self._last_isrs.log_ends(partitions)
+        return await self._last_isr_elections.log_ends(partitions)
 
-    def offline_on(self, partition: TopicPartition) -> Collection[int]:
+    def brokers_with_offline_log(self, partition: TopicPartition) -> Collection[int]:
         topic = self._image.topics.get(partition.topic)
-        if not self._offline or topic is None:
+        if not self._offline_logs or topic is None:
             return ()
         brokers = self._image.brokers
         return [
             node
-            for node, epoch in self._offline.get((topic.topic_id, partition.partition), {}).items()
+            for node, epoch in self._offline_logs.get(
+                (topic.topic_id, partition.partition), {}
+            ).items()
             if node in brokers and brokers[node].epoch == epoch
         ]
 

@@ -3,9 +3,15 @@
 Pure: the partition's state, the live brokers and the request are arguments; the result is the next
 state or an error code.
 
+`fit_to_live` keeps valid members only, and elects a leader among them. If no member is valid,
+`missing` names the brokers that the partition waits for. When none is missing, `recover` elects the
+replica with the longest log. A member is *valid* if its broker proves that it kept its data (2). A
+replica is *complete* if it had every committed record when it was last in sync: it is in the last
+ISR, the ELR or the last known ELR.
+
 1. Each new state has the next partition epoch, and each election the next leader epoch.
-2. A member of the ISR or of the ELR is valid only while it is registered under the epoch of its
-   row, or under one that proves that it kept all data of that epoch (B6, I12).
+2. A member of the ISR or of the ELR is valid only while it is registered under the epoch that is
+   stored with it, or under one that proves that it kept all data of that epoch (B6, I12).
 3. A leader is elected from the ISR, else from the ELR. If none of their members is valid, the
    partition has no leader until one returns with that proof, or until all of them are live and
    their logs were compared. The last ISR is never emptied. No wait expires.
@@ -20,7 +26,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from headrace.model.cluster import Live
+from headrace.model.cluster import LiveBroker
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 
@@ -41,27 +47,27 @@ class IsrChange(NamedTuple):
     isr: tuple[Member, ...]
 
 
-def in_sync(
-    state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
+def valid_isr(
+    state: PartitionState, live: Mapping[int, LiveBroker], offline: Collection[int] = ()
 ) -> list[Member]:
     """The valid members of the ISR, each with its present epoch."""
-    return _counted(_rows(state), live, offline)
+    return _valid(_isr_members(state), live, offline)
 
 
-def eligible(
+def valid_elr(
     state: PartitionState,
-    live: Mapping[int, Live],
+    live: Mapping[int, LiveBroker],
     offline: Collection[int] = (),
     min_insync: int = 1,
 ) -> list[Member]:
     """The valid eligible leader replicas, each with its present epoch."""
-    if len(state.isr) >= _needed(state, min_insync):
+    if len(state.isr) >= _isr_size_min(state, min_insync):
         return []
-    return _counted(state.elr, live, offline)
+    return _valid(state.elr, live, offline)
 
 
-def _counted(
-    rows: Iterable[Member], live: Mapping[int, Live], offline: Collection[int]
+def _valid(
+    rows: Iterable[Member], live: Mapping[int, LiveBroker], offline: Collection[int]
 ) -> list[Member]:
     members = []
     for node, epoch in rows:
@@ -75,7 +81,7 @@ def _counted(
 
 def fit_to_live(
     state: PartitionState,
-    live: Mapping[int, Live],
+    live: Mapping[int, LiveBroker],
     offline: Collection[int] = (),
     min_insync: int = 1,
 ) -> PartitionState | None:
@@ -83,41 +89,48 @@ def fit_to_live(
 
     `offline` are brokers whose log of this partition has failed.
     """
-    after = _fitted(state, live, offline, min_insync)
+    after = _fitted_isr(state, live, offline, min_insync)
     if after is None and not state.elr and not state.last_known_elr:
         return None
-    fitted = _classified(with_elr(state, after or state, min_insync), live)
+    fitted = _with_present_epochs(with_elr(state, after or state, min_insync), live)
     if after is None and (fitted.elr, fitted.last_known_elr) != (state.elr, state.last_known_elr):
         return with_next_partition_epoch(fitted)
     return None if after is None else fitted
 
 
-def _fitted(
-    state: PartitionState, live: Mapping[int, Live], offline: Collection[int], min_insync: int
+def _fitted_isr(
+    state: PartitionState, live: Mapping[int, LiveBroker], offline: Collection[int], min_insync: int
 ) -> PartitionState | None:
-    members = in_sync(state, live, offline)
+    """The state with a valid ISR and a leader in it, without an update of the ELR."""
+    members = valid_isr(state, live, offline)
     if not members:
-        others = eligible(state, live, offline, min_insync)
+        others = valid_elr(state, live, offline, min_insync)
         if others:
-            staying = [each for each in others if not live[each[0]].is_leaving] or others
-            leader = _first_of(state.replicas, staying)
-            return _next(state, leader, [(leader, live[leader].epoch)])
+            staying = [each for each in others if not live[each[0]].is_stopping] or others
+            leader = _most_preferred(state.replicas, staying)
+            return _next_state(state, leader, [(leader, live[leader].epoch)])
+        # Keep the last ISR: its members are the ones to wait for.
         is_led = state.leader != NO_LEADER
-        return _next(state, NO_LEADER, _rows(state)) if is_led else None
-    staying = [member for member in members if not live[member[0]].is_leaving] or members
-    if state.leader in [node for node, _ in staying] and _keeps_epoch(state, live):
+        return _next_state(state, NO_LEADER, _isr_members(state)) if is_led else None
+    # Stopping brokers leave the ISR, unless no other member remains.
+    staying = [member for member in members if not live[member[0]].is_stopping] or members
+    if state.leader in [node for node, _ in staying] and _is_same_registration(state, live):
         if len(staying) == len(state.isr) and tuple(e for _, e in staying) == state.isr_epochs:
             return None
-        return _next(state, state.leader, staying, is_elected=False)
-    return _next(state, _first_of(state.replicas, staying), staying)
+        return _next_state(state, state.leader, staying, is_elected=False)
+    return _next_state(state, _most_preferred(state.replicas, staying), staying)
 
 
 def with_elr(before: PartitionState, after: PartitionState, min_insync: int) -> PartitionState:
-    """Return `after` with the ELR that follows from the change, as KIP-966 defines it."""
-    if len(after.isr) >= _needed(after, min_insync):
+    """Return `after` with the ELR that follows from the change, as KIP-966 defines it.
+
+    Members that leave an ISR with too few others are eligible: no record is committed without them.
+    When the ISR is large enough again, records are committed without them, so the ELR is empty.
+    """
+    if len(after.isr) >= _isr_size_min(after, min_insync):
         return replace(after, elr=(), last_known_elr=())
     lost = dict(before.last_known_elr) | dict(after.last_known_elr)
-    kept = dict(before.elr) | dict(_rows(before)) | dict(after.elr)
+    kept = dict(before.elr) | dict(_isr_members(before)) | dict(after.elr)
     others = [node for node in after.replicas if node not in after.isr]
     known = dict(after.last_known_elr)
     elr = tuple((n, kept[n]) for n in others if n in kept and n not in known)
@@ -129,8 +142,8 @@ def with_elr(before: PartitionState, after: PartitionState, min_insync: int) -> 
     )
 
 
-def _classified(state: PartitionState, live: Mapping[int, Live]) -> PartitionState:
-    """Give eligible replicas their present epochs; those that lost data are only last known."""
+def _with_present_epochs(state: PartitionState, live: Mapping[int, LiveBroker]) -> PartitionState:
+    """Give eligible replicas their present epochs; those without a proof are only last known."""
     elr: list[Member] = []
     lost = list(state.last_known_elr)
     for node, epoch in state.elr:
@@ -144,17 +157,17 @@ def _classified(state: PartitionState, live: Mapping[int, Live]) -> PartitionSta
     return replace(state, elr=tuple(elr), last_known_elr=tuple(lost))
 
 
-def members_of(state: PartitionState) -> dict[int, int]:
-    """The brokers that held every committed record, each with its epoch at that time."""
-    return dict(state.last_known_elr) | dict(state.elr) | dict(_rows(state))
+def complete_members(state: PartitionState) -> dict[int, int]:
+    """The brokers that once had every committed record, each with its epoch at that time."""
+    return dict(state.last_known_elr) | dict(state.elr) | dict(_isr_members(state))
 
 
-def awaited(state: PartitionState, live: Mapping[int, Live]) -> list[int]:
+def must_compare(state: PartitionState, live: Mapping[int, LiveBroker]) -> list[int]:
     """The brokers whose logs must be compared if no member of ISR and ELR is valid.
 
     If the data directories of all of them are new or older, other replicas can have more.
     """
-    members = members_of(state)
+    members = complete_members(state)
     if all(node in live and epoch <= live[node].lost_until for node, epoch in members.items()):
         return [node for node in state.replicas if node in members or node not in state.adding]
     return [node for node in state.replicas if node in members]
@@ -162,49 +175,49 @@ def awaited(state: PartitionState, live: Mapping[int, Live]) -> list[int]:
 
 def missing(
     state: PartitionState,
-    live: Mapping[int, Live],
+    live: Mapping[int, LiveBroker],
     offline: Collection[int] = (),
     min_insync: int = 1,
 ) -> list[int] | None:
     """The brokers that a partition waits for; None if it has a leader or could have one."""
-    if state.leader != NO_LEADER or in_sync(state, live, offline):
+    if state.leader != NO_LEADER or valid_isr(state, live, offline):
         return None
-    if eligible(state, live, offline, min_insync):
+    if valid_elr(state, live, offline, min_insync):
         return None
-    able = candidates(state, live, offline)
-    return [node for node in awaited(state, live) if node not in able]
+    found = comparable(state, live, offline)
+    return [node for node in must_compare(state, live) if node not in found]
 
 
-def candidates(
-    state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
+def comparable(
+    state: PartitionState, live: Mapping[int, LiveBroker], offline: Collection[int] = ()
 ) -> list[int]:
     """Live replicas whose logs can be compared, whatever they lost.
 
     Without those that a reassignment adds: they can be empty.
     """
-    members = members_of(state)
-    able = [node for node in state.replicas if node in live and node not in offline]
-    return [node for node in able if node in members or node not in state.adding]
+    members = complete_members(state)
+    found = [node for node in state.replicas if node in live and node not in offline]
+    return [node for node in found if node in members or node not in state.adding]
 
 
-def elect_only_awaited(
+def elect_only_comparable(
     state: PartitionState,
-    live: Mapping[int, Live],
+    live: Mapping[int, LiveBroker],
     min_insync: int,
     offline: Collection[int] = (),
 ) -> PartitionState | None:
     """Elect the only broker that is waited for, if no other log can be compared."""
     if missing(state, live, offline, min_insync) != []:
         return None
-    found = candidates(state, live, offline)
+    found = comparable(state, live, offline)
     if len(found) != 1:
         return None
-    return _next(state, found[0], [(found[0], live[found[0]].epoch)])
+    return _next_state(state, found[0], [(found[0], live[found[0]].epoch)])
 
 
 def recover(
     state: PartitionState,
-    live: Mapping[int, Live],
+    live: Mapping[int, LiveBroker],
     ends: Mapping[int, LogEnd],
     offline: Collection[int] = (),
     min_insync: int = 1,
@@ -212,38 +225,39 @@ def recover(
     """Elect the replica with the greatest (last epoch, log end offset); the others follow (I12).
 
     `ends` has the log ends of replicas that responded, and must have those of all awaited members.
-    The caller omits a log that ends beyond the furthest member but lacks records of it.
+    The caller omits a log that ends beyond the furthest member but lacks some of its records.
     """
     if missing(state, live, offline, min_insync) != []:
         return None
-    if any(node not in ends for node in awaited(state, live) if node in members_of(state)):
+    members = complete_members(state)
+    if any(node not in ends for node in must_compare(state, live) if node in members):
         return None
-    responded = [node for node in candidates(state, live, offline) if node in ends]
+    responded = [node for node in comparable(state, live, offline) if node in ends]
     # The first replica of several equal ones.
     best = max(responded, key=lambda node: ends[node])
-    return _next(state, best, [(best, live[best].epoch)])
+    return _next_state(state, best, [(best, live[best].epoch)])
 
 
 def furthest_member(state: PartitionState, ends: Mapping[int, LogEnd]) -> LogEnd | None:
     """The end of the longest log of a member, of those that responded."""
-    return max((ends[node] for node in members_of(state) if node in ends), default=None)
+    return max((ends[node] for node in complete_members(state) if node in ends), default=None)
 
 
 def contains_log_with_end(end: LogEnd, found: LogEnd) -> bool:
-    """Whether a log contains all records of another log with this end.
+    """Whether a log contains all records of another log, which ends at `end`.
 
-    `found` is the end of the same epoch in the first log.
+    `found` is the end of the epoch `end[0]` in the first log.
 
-    A greater epoch does not prove that: a leader can commit records of earlier epochs without a
-    record in its own epoch, and another broker can have written records in an epoch between that
-    were never in sync.
+    A greater last epoch does not prove that. The first log can have records of an epoch between,
+    whose leader wrote them without the ISR. A later leader can have committed records of earlier
+    epochs without a record in its own epoch.
     """
     return end[0] < 0 or (found[0] == end[0] and found[1] >= end[1])
 
 
 def elect_unclean(
     state: PartitionState,
-    live: Mapping[int, Live],
+    live: Mapping[int, LiveBroker],
     offline: Collection[int] = (),
     ends: Mapping[int, LogEnd] | None = None,
 ) -> PartitionState | None:
@@ -252,32 +266,32 @@ def elect_unclean(
     The one with the greatest (last epoch, log end offset), as far as `ends` are known; among equal
     ones a member of the last ISR, then of the ELR.
     """
-    found = candidates(state, live, offline)
+    found = comparable(state, live, offline)
     if not found:
         return None
     nodes = [*state.isr, *(n for n, _ in state.elr), *(n for n, _ in state.last_known_elr)]
     ordered = [node for node in dict.fromkeys([*nodes, *state.replicas]) if node in found]
     best = max(ordered, key=lambda node: (ends or {}).get(node, (-1, -1)))
-    return _next(state, best, [(best, live[best].epoch)])
+    return _next_state(state, best, [(best, live[best].epoch)])
 
 
 def elect_preferred(
-    state: PartitionState, live: Mapping[int, Live], offline: Collection[int] = ()
+    state: PartitionState, live: Mapping[int, LiveBroker], offline: Collection[int] = ()
 ) -> PartitionState | ErrorCode:
     """Elect the first replica as leader, if it is in sync and another replica is the leader."""
     preferred = state.replicas[0]
     if state.leader == preferred:
         return ErrorCode.ELECTION_NOT_NEEDED
-    members = in_sync(state, live, offline)
-    if preferred not in [node for node, _ in members] or live[preferred].is_leaving:
+    members = valid_isr(state, live, offline)
+    if preferred not in [node for node, _ in members] or live[preferred].is_stopping:
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-    return _next(state, preferred, members)
+    return _next_state(state, preferred, members)
 
 
 def alter_isr(
     state: PartitionState,
     requested: IsrChange,
-    live: Mapping[int, Live],
+    live: Mapping[int, LiveBroker],
     offline: Collection[int] = (),
 ) -> PartitionState | ErrorCode:
     """Return the state after a leader's request, or the same state if it was already applied.
@@ -294,13 +308,13 @@ def alter_isr(
         if requested.partition_epoch > state.partition_epoch:
             return ErrorCode.NOT_CONTROLLER
         is_next = requested.partition_epoch + 1 == state.partition_epoch
-        is_done = is_next and sorted(_rows(state)) == sorted(requested.isr)
+        is_done = is_next and sorted(_isr_members(state)) == sorted(requested.isr)
         return state if is_done else ErrorCode.INVALID_UPDATE_VERSION
     nodes = [node for node, _ in requested.isr]
     if len(set(nodes)) != len(nodes) or not nodes:
         return ErrorCode.INVALID_REQUEST
-    is_leaving = state.leader not in nodes
-    if is_leaving and not set(requested.isr) <= set(_rows(state)):
+    hands_over = state.leader not in nodes
+    if hands_over and not set(requested.isr) <= set(_isr_members(state)):
         return ErrorCode.INVALID_REQUEST
     if any(node not in state.replicas for node in nodes):
         return ErrorCode.INVALID_REQUEST
@@ -308,14 +322,14 @@ def alter_isr(
         broker = live.get(node)
         if broker is None or broker.epoch != epoch or node in offline:
             return ErrorCode.INELIGIBLE_REPLICA
-        if broker.is_leaving and node not in state.isr:
+        if broker.is_stopping and node not in state.isr:
             return ErrorCode.INELIGIBLE_REPLICA
-    if sorted(requested.isr) == sorted(_rows(state)):
+    if sorted(requested.isr) == sorted(_isr_members(state)):
         return state
-    if is_leaving:
-        # The leader resigns: its disk lost records, or most of the ISR cannot reach it.
-        return _next(state, _first_of(state.replicas, requested.isr), requested.isr)
-    return _next(state, state.leader, requested.isr, is_elected=False)
+    if hands_over:
+        # The leader's disk lost records, or too many members of the ISR cannot reach it.
+        return _next_state(state, _most_preferred(state.replicas, requested.isr), requested.isr)
+    return _next_state(state, state.leader, requested.isr, is_elected=False)
 
 
 def with_next_partition_epoch(state: PartitionState) -> PartitionState:
@@ -324,68 +338,71 @@ def with_next_partition_epoch(state: PartitionState) -> PartitionState:
     Used when a request is rejected that could succeed later: no copy of it that arrives on another
     connection can then succeed (B5).
     """
-    return _next(state, state.leader, _rows(state), is_elected=False)
+    return _next_state(state, state.leader, _isr_members(state), is_elected=False)
 
 
 def successors(
-    state: PartitionState, requested: IsrChange, live: Mapping[int, Live], min_insync: int
+    state: PartitionState, requested: IsrChange, live: Mapping[int, LiveBroker], min_insync: int
 ) -> list[int]:
     """The brokers that can replace a leader whose ISR shrink would stop writes, best first.
 
     Empty if the shrink stops no writes, or if too few members are left for any leader.
     """
-    members = in_sync(state, live)
-    needed = _needed(state, min_insync)
+    members = valid_isr(state, live)
+    needed = _isr_size_min(state, min_insync)
     if len(requested.isr) >= needed or len(members) < needed:
         return []
     nodes = [node for node, _ in members if node != state.leader]
     order = {node: position for position, node in enumerate(state.replicas)}
     return sorted(
-        (node for node in nodes if not live[node].is_leaving),
+        (node for node in nodes if not live[node].is_stopping),
         key=lambda node: order.get(node, len(order)),
     )
 
 
 def hand_over(
-    state: PartitionState, leader: int, live: Mapping[int, Live], min_insync: int
+    state: PartitionState, leader: int, live: Mapping[int, LiveBroker], min_insync: int
 ) -> PartitionState:
     """Elect another member, and remove the former leader from the ISR if enough members remain.
 
     Every member has all committed records. A former leader that its followers cannot reach cannot
     follow them either, and as a member it would delay all writes until it lags too far.
     """
-    members = in_sync(state, live)
+    members = valid_isr(state, live)
     others = [member for member in members if member[0] != state.leader]
-    return _next(state, leader, others if len(others) >= _needed(state, min_insync) else members)
+    return _next_state(
+        state, leader, others if len(others) >= _isr_size_min(state, min_insync) else members
+    )
 
 
 def elect_responding(state: PartitionState, responding: Collection[int]) -> PartitionState | None:
-    """The state after a leader resigned, with the first member as leader that responds."""
+    """The state after a leader has handed over, with the first member as leader that responds."""
     members = (node for node in state.replicas if node in state.isr and node in responding)
     leader = next(members, None)
     return None if leader is None else replace(state, leader=leader)
 
 
-def _needed(state: PartitionState, min_insync: int) -> int:
+def _isr_size_min(state: PartitionState, min_insync: int) -> int:
     """The number of replicas that must be in sync; all of them if there are too few."""
     return min(min_insync, len(state.replicas))
 
 
-def _rows(state: PartitionState) -> list[Member]:
+def _isr_members(state: PartitionState) -> list[Member]:
     return list(zip(state.isr, state.isr_epochs, strict=True))
 
 
-def _keeps_epoch(state: PartitionState, live: Mapping[int, Live]) -> bool:
+def _is_same_registration(state: PartitionState, live: Mapping[int, LiveBroker]) -> bool:
+    """Whether the leader has not registered again: then it needs no new leader epoch (B7)."""
     row = state.isr_epochs[state.isr.index(state.leader)]
     return row == live[state.leader].epoch
 
 
-def _first_of(replicas: Sequence[int], members: Sequence[Member]) -> int:
+def _most_preferred(replicas: Sequence[int], members: Sequence[Member]) -> int:
     nodes = [node for node, _ in members]
     return next((node for node in replicas if node in nodes), nodes[0])
 
 
-def _next(
+def _next_state(
     state: PartitionState, leader: int, isr: Sequence[Member], *, is_elected: bool = True
 ) -> PartitionState:
     return replace(

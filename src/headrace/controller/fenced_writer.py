@@ -31,7 +31,7 @@ from headrace.coordination.port import (
 from headrace.model.errors import ApiError, ErrorCode
 
 
-class Writer:
+class FencedWriter:
     def __init__(self, store: Store, role: ControllerRole, versions: dict[str, int]) -> None:
         self.role = role
         self._store = store

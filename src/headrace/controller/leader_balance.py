@@ -6,7 +6,7 @@ Owns the timer. Every broker runs it; it has an effect only on the controller.
 import asyncio
 import logging
 
-from headrace.controller.fenced_writer import Writer
+from headrace.controller.fenced_writer import FencedWriter
 from headrace.controller.reassignment import Reassignments
 from headrace.model.errors import ApiError
 
@@ -17,7 +17,7 @@ class LeaderBalance:
     def __init__(
         self,
         reassignments: Reassignments,
-        writer: Writer,
+        writer: FencedWriter,
         interval_s: float | None,
         imbalance_max: float,
     ) -> None:

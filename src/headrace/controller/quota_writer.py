@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import LiveImage
 from headrace.cluster.quota_reader import has_client_quotas, is_below_user, is_named_user
-from headrace.controller.fenced_writer import Writer
+from headrace.controller.fenced_writer import FencedWriter
 from headrace.coordination import layout
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Create, Op, Store, StoreUnavailable
@@ -27,7 +27,7 @@ Edit = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 class QuotaWriter:
     def __init__(
-        self, store: Store, live_image: LiveImage, writer: Writer, locks: KeyedLocks
+        self, store: Store, live_image: LiveImage, writer: FencedWriter, locks: KeyedLocks
     ) -> None:
         self._store = store
         self._live_image = live_image
@@ -65,7 +65,7 @@ class QuotaWriter:
             ops = [self._node(user, config)]
             if not await self._commit(ops, ChangeRow("user", user)):
                 return False
-            self._live_image.show_user(user, config)
+            self._live_image.set_user(user, config)
             return True
         path = layout.quota_path(entity)
         if is_below_user(entity):
@@ -76,7 +76,7 @@ class QuotaWriter:
             ops = [self._put(path, limits_to_text(limits))]
         if not await self._commit(ops, ChangeRow("quota", path)):
             return False
-        self._live_image.show_quotas({entity: limits})
+        self._live_image.set_quotas({entity: limits})
         return True
 
     def _with_limits(self, user: str, limits: Mapping[str, float]) -> dict[str, str]:

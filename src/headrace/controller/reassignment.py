@@ -60,7 +60,7 @@ class Reassignments:
         state = states.get(*partition)
         if state is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        live, offline = self._failover.live(), self._failover.offline_on(partition)
+        live, offline = self._failover.live(), self._failover.brokers_with_offline_log(partition)
         if not is_unclean:
             return machine.elect_preferred(state, live, offline)
         if state.leader in live:
@@ -76,7 +76,9 @@ class Reassignments:
         live = self._failover.live()
         if state is None or state.leader in live:
             return False
-        after = machine.elect_unclean(state, live, self._failover.offline_on(partition), ends)
+        after = machine.elect_unclean(
+            state, live, self._failover.brokers_with_offline_log(partition), ends
+        )
         if after is None:
             return False
         _log.warning(

@@ -13,7 +13,7 @@ At each moment, the ISR is one that the present leader requested.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headrace.model.cluster import BrokerInfo, Live
+from headrace.model.cluster import BrokerInfo, LiveBroker
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 
@@ -50,7 +50,7 @@ def begin(
     removing = tuple(node for node in origin if node not in target)
     replicas = _merged(target, origin)
     _check_kept(state, replicas, min_insync)
-    return _of_replicas(state, replicas, adding, removing)
+    return _with_replicas(state, replicas, adding, removing)
 
 
 def _merged(target: Sequence[int], origin: Sequence[int]) -> tuple[int, ...]:
@@ -73,11 +73,11 @@ def cancel(state: PartitionState, min_insync: int) -> PartitionState:
     if not state.adding and not state.removing:
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     _check_kept(state, origin_of(state), min_insync)
-    return _of_replicas(state, origin_of(state), (), ())
+    return _with_replicas(state, origin_of(state), (), ())
 
 
 def finish_reassignment(
-    state: PartitionState, live: Mapping[int, Live], min_insync: int
+    state: PartitionState, live: Mapping[int, LiveBroker], min_insync: int
 ) -> PartitionState | None:
     """The state after a complete reassignment; None while a new replica is not in sync."""
     if state.leader == NO_LEADER or not (state.adding or state.removing):
@@ -90,11 +90,11 @@ def finish_reassignment(
     staying = [node for node in state.isr if node in target]
     leader = state.leader
     if leader not in target:
-        able = [n for n in target if n in staying and n in live and not live[n].is_leaving]
+        able = [n for n in target if n in staying and n in live and not live[n].is_stopping]
         if not able:
             return None
         leader = able[0]
-    return _of_replicas(replace(state, leader=leader), target, (), (), led_by=state.leader)
+    return _with_replicas(replace(state, leader=leader), target, (), (), led_by=state.leader)
 
 
 def _keeps_enough(state: PartitionState, replicas: Sequence[int], min_insync: int) -> bool:
@@ -112,7 +112,7 @@ def _check_kept(state: PartitionState, replicas: Sequence[int], min_insync: int)
         )
 
 
-def _of_replicas(
+def _with_replicas(
     state: PartitionState,
     replicas: tuple[int, ...],
     adding: tuple[int, ...],

@@ -23,9 +23,9 @@ from headrace.cluster import store_elections, store_reader
 from headrace.cluster.changes import ImageChange
 from headrace.cluster.controller_client import ControllerClient
 from headrace.cluster.controller_role import ControllerRole
+from headrace.cluster.failure_detection.detector import FailureDetector
 from headrace.cluster.failure_detection.held_responses import HeldResponses
 from headrace.cluster.failure_detection.liveness_machine import Liveness
-from headrace.cluster.failure_detection.verdicts import FailureDetector
 from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import LiveImage
 from headrace.cluster.peers import CALL_TIMEOUT_S, Peers
@@ -38,7 +38,7 @@ from headrace.controller.admin import Admin, BrokerConfigCheck, ConfigEdit, Topi
 from headrace.controller.broker_client import BrokerClient
 from headrace.controller.broker_requests import BrokerRequests
 from headrace.controller.failover import Failover, Rules, rules_of_settings
-from headrace.controller.fenced_writer import Writer
+from headrace.controller.fenced_writer import FencedWriter
 from headrace.controller.leader_balance import LeaderBalance
 from headrace.controller.quota_writer import Edit as QuotaEdit
 from headrace.controller.quota_writer import QuotaWriter
@@ -61,7 +61,7 @@ from headrace.runtime.link import Network
 _log = logging.getLogger(__name__)
 
 
-_UNKNOWN_ORIGIN = store_elections.Origin()
+_NO_PROOF = store_elections.DirectoryProof()
 
 
 def _do_nothing(*_: object) -> None:
@@ -92,7 +92,7 @@ class Controller:
         entropy: Callable[[int], bytes] = os.urandom,
         registration_wait_s: float = 20.0,
         silence_s: float = 6.0,
-        ask_timeout_s: float = 30.0,
+        request_timeout_s: float = 30.0,
         balance_interval_s: float | None = None,
         imbalance_max: float = 0.1,
         registered: Callable[[int], None] = _do_nothing,
@@ -108,13 +108,13 @@ class Controller:
         """
         self.node_id = node_id
         self._store = store
-        self._ask_timeout_s = ask_timeout_s
+        self._request_timeout_s = request_timeout_s
         clock = clock or SystemClock()
         self._live_image = LiveImage(store)
         self.image: ClusterImage = self._live_image.image
         locks = KeyedLocks()
         self._role = ControllerRole()
-        self._writer = Writer(store, self._role, self._live_image.versions)
+        self._writer = FencedWriter(store, self._role, self._live_image.versions)
         self._admin = Admin(
             store,
             self._live_image,
@@ -204,7 +204,7 @@ class Controller:
             clock,
             self._liveness,
             self._failover.run_soon,
-            self._failover.remove,
+            self._failover.remove_dead,
             self._held,
             self._registration,
             silence_s,
@@ -234,7 +234,7 @@ class Controller:
             node
             for node in self.image.brokers
             if node != self.node_id
-            and (self._held.was_lost(node) or (node in live and live[node].is_leaving))
+            and (self._held.was_lost(node) or (node in live and live[node].is_stopping))
         ]
 
     def _registered(self, epoch: int) -> None:
@@ -281,15 +281,15 @@ class Controller:
         *,
         rack: str | None = None,
         cluster_id: str = "",
-        origin: store_elections.Origin = _UNKNOWN_ORIGIN,
+        proof: store_elections.DirectoryProof = _NO_PROOF,
         needs_secret: bool = False,
     ) -> None:
         """Register, become the controller if there is none, load the image, elect leaders.
 
         `cluster_id` is used if the store has none yet; afterwards the image has the cluster's id.
-        `origin` is this broker's data directory. With `needs_secret`, the secret of the cluster is
-        created if it does not exist. Raises StoreUnavailable, LayoutError, or ApiError if the id is
-        taken.
+        `proof` states which data this broker's directory still has. With `needs_secret`, the secret
+        of the cluster is created if it does not exist. Raises StoreUnavailable, LayoutError, or
+        ApiError if the id is taken.
         """
         new_id = cluster_id or id_text(self._admin.new_id())
 
@@ -300,7 +300,7 @@ class Controller:
             return await store_reader.read_cluster_id(self._store)
 
         self.image.cluster_id = await repeated(prepare, self._registration_wait_s)
-        await self._registration.start(endpoints, rack, origin)
+        await self._registration.start(endpoints, rack, proof)
         await self._elect_first_leaders()
         self._live_image.start_notifying()
         self._live_image.on_change(self._changed)
@@ -378,7 +378,7 @@ class Controller:
                 new.partitions,
                 new.replication_factor,
                 configs,
-                self._ask_timeout_s,
+                self._request_timeout_s,
             )
         except ApiError as error:
             if error.code is ErrorCode.NOT_CONTROLLER and self.is_controller:
@@ -391,7 +391,7 @@ class Controller:
 
     async def _refresh_image(self) -> None:
         try:
-            async with asyncio.timeout(self._ask_timeout_s):
+            async with asyncio.timeout(self._request_timeout_s):
                 await self.refresh()
         except (TimeoutError, StoreError, StoreUnavailable):
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE) from None

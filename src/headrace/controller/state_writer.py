@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import LiveImage
 from headrace.controller.failover_machine import with_elr
-from headrace.controller.fenced_writer import Writer, in_requests, not_controller
+from headrace.controller.fenced_writer import FencedWriter, in_requests, not_controller
 from headrace.coordination import layout
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Op, Set, Store, StoreUnavailable
@@ -38,7 +38,7 @@ class States:
     def __init__(self, image: ClusterImage, min_insync: MinInsync) -> None:
         self.image = image
         self._min_insync = min_insync
-        self._from: dict[str, TopicState] = {}
+        self._before: dict[str, TopicState] = {}
         self._decided: dict[str, dict[int, PartitionState]] = {}
 
     def get(self, topic: str, index: int) -> PartitionState | None:
@@ -56,7 +56,7 @@ class States:
         else:
             min_insync = self._min_insync(self.image.topics[topic].configs)
             state = with_elr(before, state, min_insync)
-        self._from.setdefault(topic, self.image.topics[topic])
+        self._before.setdefault(topic, self.image.topics[topic])
         self._decided.setdefault(topic, {})[index] = state
 
     @property
@@ -65,7 +65,7 @@ class States:
 
     @property
     def is_current(self) -> bool:
-        return all(self.image.topics.get(name) is topic for name, topic in self._from.items())
+        return all(self.image.topics.get(name) is topic for name, topic in self._before.items())
 
     def nodes(self) -> list[tuple[str, int]]:
         """Topic and first partition of each node that must be written."""
@@ -78,14 +78,14 @@ class States:
 
     def after(self, topic: str) -> TopicState:
         """A topic after these decisions."""
-        before = self._from[topic]
+        before = self._before[topic]
         decided = self._decided[topic]
         states = (decided.get(index, state) for index, state in enumerate(before.partitions))
         return replace(before, partitions=tuple(states))
 
     def changes_replicas(self, topic: str) -> bool:
         """Whether the replicas of one of its partitions change."""
-        before = self._from[topic].partitions
+        before = self._before[topic].partitions
         return any(
             (state.replicas, state.adding, state.removing)
             != (before[index].replicas, before[index].adding, before[index].removing)
@@ -95,7 +95,7 @@ class States:
     def rows(self, topic: str, first: int) -> list[PartitionState]:
         """All states of one node."""
         decided = self._decided[topic]
-        partitions = self._from[topic].partitions
+        partitions = self._before[topic].partitions
         last = min(first + layout.PARTITIONS_PER_NODE, len(partitions))
         return [decided.get(index, partitions[index]) for index in range(first, last)]
 
@@ -121,7 +121,7 @@ class StateWriter:
         self,
         store: Store,
         live_image: LiveImage,
-        writer: Writer,
+        writer: FencedWriter,
         locks: KeyedLocks,
         min_insync: MinInsync,
     ) -> None:
@@ -204,20 +204,22 @@ class StateWriter:
 
     async def _commit(self, states: States, extra: Sequence[Op]) -> bool:
         nodes = {layout.states_path(*node): node for node in states.nodes()}
-        moved = [name for name in states.names if states.changes_replicas(name)]
-        staying = [self._node(states, node) for node in nodes.values() if node[0] not in moved]
+        reassigned = [name for name in states.names if states.changes_replicas(name)]
+        others = [self._node(states, node) for node in nodes.values() if node[0] not in reassigned]
         # Replicas and states of a topic change in one request. Different topics can use several.
-        requests = [self._topic_operations(states, name) for name in moved] + in_requests(staying)
+        requests = [self._topic_operations(states, name) for name in reassigned] + in_requests(
+            others
+        )
         for request in requests or [[]]:
             written = [nodes[op.path] for op in request if op.path in nodes]
             rows = [
-                ChangeRow("topic", name) if name in moved else ChangeRow("states", name, first)
+                ChangeRow("topic", name) if name in reassigned else ChangeRow("states", name, first)
                 for name, first in written
             ]
             if not await self._writer.commit([*extra, *request], rows):
                 return False
             extra = ()
-            self._show(states, written)
+            self._update_image(states, written)
         return True
 
     def _node(self, states: States, node: tuple[str, int]) -> Set:
@@ -230,7 +232,7 @@ class StateWriter:
         ops = [self._node(states, node) for node in states.nodes() if node[0] == name]
         return [self._writer.set(layout.topic_path(name), document), *ops]
 
-    def _show(self, states: States, written: Sequence[tuple[str, int]]) -> None:
+    def _update_image(self, states: States, written: Sequence[tuple[str, int]]) -> None:
         for name in dict.fromkeys(name for name, _ in written):
             topic = states.image.topics.get(name)
             if topic is None or topic.topic_id != states.after(name).topic_id:
@@ -239,7 +241,7 @@ class StateWriter:
             for first in (first for other, first in written if other == name):
                 rows = states.rows(name, first)
                 partitions[first : first + len(rows)] = rows
-            self._live_image.show_topic(name, replace(topic, partitions=tuple(partitions)))
+            self._live_image.set_topic(name, replace(topic, partitions=tuple(partitions)))
 
     async def _read_again(self, names: Sequence[str]) -> None:
         try:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import LiveImage
-from headrace.controller.fenced_writer import Writer
+from headrace.controller.fenced_writer import FencedWriter
 from headrace.coordination.layout import ChangeRow
 from headrace.coordination.port import Store, StoreUnavailable
 from headrace.coordination.token_layout import encode_token, token_path
@@ -32,7 +32,7 @@ class TokenAdmin:
         self,
         store: Store,
         live_image: LiveImage,
-        writer: Writer,
+        writer: FencedWriter,
         locks: KeyedLocks,
         entropy: Callable[[int], bytes],
     ) -> None:
@@ -102,7 +102,7 @@ class TokenAdmin:
                     else self._writer.put(path, encode_token(wanted))
                 )
                 if await self._writer.commit([op], [ChangeRow("token", token_id)]):
-                    self._live_image.show_tokens({token_id: wanted})
+                    self._live_image.set_tokens({token_id: wanted})
                     return wanted
                 is_repeated = True
                 await self._read_again(token_id)

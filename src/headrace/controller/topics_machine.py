@@ -80,9 +80,9 @@ def decide_creation(
                 "factor (-1).",
             )
         _check_count(len(new.assignment), limits)
-        assignment = _explicit(image, new.assignment)
+        assignment = _checked_assignment(image, new.assignment)
     else:
-        assignment = _placed(image, new, limits, start, avoided)
+        assignment = _assign(image, new, limits, start, avoided)
     _check_load(image, assignment, limits, replicas_before)
     states = [_first_state(image, replicas) for replicas in assignment]
     for index, epoch in enumerate(new.leader_epochs):
@@ -102,7 +102,7 @@ def decide_growth(
 ) -> tuple[PartitionState, ...]:
     """The initial states of the partitions that must be added for `count` partitions."""
     topic = existing(image, name)
-    _refuse_internal(name)
+    _reject_internal(name)
     have = len(topic.partitions)
     if count <= have:
         raise ApiError(
@@ -139,7 +139,7 @@ def decide_deletion(
     if topic_id is not None and topic.topic_id != topic_id:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "Unknown topic id.")
     if not internal:
-        _refuse_internal(name)
+        _reject_internal(name)
     return topic
 
 
@@ -193,7 +193,7 @@ def _check_new_name(image: ClusterImage, new: NewTopic) -> None:
     name = new.name
     check_topic_name(name)
     if not new.internal:
-        _refuse_internal(name)
+        _reject_internal(name)
     if name in image.topics:
         raise already_exists(name)
     if "." not in name and "_" not in name:
@@ -208,14 +208,14 @@ def _check_new_name(image: ClusterImage, new: NewTopic) -> None:
             )
 
 
-def _refuse_internal(name: str) -> None:
+def _reject_internal(name: str) -> None:
     if name in _RESERVED_TOPICS:
         raise ApiError(
             ErrorCode.INVALID_TOPIC, f"{name!r} is an internal topic. Only brokers can change it."
         )
 
 
-def _placed(
+def _assign(
     image: ClusterImage,
     new: NewTopic,
     limits: TopicLimits,
@@ -243,7 +243,7 @@ def _placed(
     return _with_avoided_last(assignment, avoided)
 
 
-def _explicit(image: ClusterImage, assignment: Mapping[int, Sequence[int]]) -> Assignment:
+def _checked_assignment(image: ClusterImage, assignment: Mapping[int, Sequence[int]]) -> Assignment:
     if sorted(assignment) != list(range(len(assignment))):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -59,7 +59,7 @@ class RecurringProblem:
 
 
 class LimitedWarnings:
-    """LimitedWarnings that clients can cause at any rate."""
+    """Warnings that clients can cause at any rate."""
 
     def __init__(self, log: logging.Logger, what: str, monotonic: Callable[[], float]) -> None:
         """`what` names the suppressed warnings in the line that counts them."""

@@ -50,12 +50,13 @@ def has_kept(epoch: int, broker_epoch: int, previous_epoch: int, kept_since: int
     return epoch == broker_epoch or 0 <= first <= epoch <= previous_epoch
 
 
-class Live(NamedTuple):
-    """A broker that is registered and can be reached."""
+class LiveBroker(NamedTuple):
+    """A broker that the controller considers live: see `liveness_machine`."""
 
     epoch: int
     previous_epoch: int = -1
-    is_leaving: bool = False
+    is_stopping: bool = False
+    """Whether it has requested a controlled shutdown."""
     kept_since: int = -1
     lost_until: int = -1
     """See BrokerInfo."""
@@ -67,7 +68,7 @@ class Live(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterImage:
-    """The controller service changes it on the loop; all handlers read it."""
+    """`cluster.live_image` changes it on the loop; all other code only reads it."""
 
     cluster_id: str
     controller_id: int = -1

@@ -47,8 +47,8 @@ class PartitionState:
     elr: tuple[tuple[int, int], ...] = ()
     """Eligible leader replicas (KIP-966), each with the broker epoch under which it was in sync.
 
-    They left the ISR while it was smaller than min.insync.replicas, so no record was committed
-    without them.
+    When they left the ISR, fewer than min.insync.replicas members remained. So no record was
+    committed without them.
     """
     last_known_elr: tuple[tuple[int, int], ...] = ()
     """Former eligible leader replicas that restarted without proof that they kept their data."""

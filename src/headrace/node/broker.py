@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headrace.cluster.store_elections import Origin
+from headrace.cluster.store_elections import DirectoryProof
 from headrace.config.broker import BrokerConfig
 from headrace.config.changes import check_broker_config, check_topic_config
 from headrace.config.setting import ConfigError
@@ -188,7 +188,9 @@ class Broker:
             endpoints,
             rack=config.rack,
             cluster_id=self._logs.identity.get("cluster.id", ""),
-            origin=Origin(self._logs.directory_id, self._logs.kept_epoch, self._logs.last_epoch),
+            proof=DirectoryProof(
+                self._logs.directory_id, self._logs.kept_epoch, self._logs.last_epoch
+            ),
             needs_secret=bool(config.mechanisms),
         )
         self._controller = controller
@@ -290,7 +292,7 @@ class Broker:
             silence_s=config.get_int("zookeeper.session.timeout.ms") / 1000,
             balance_interval_s=_balance_interval_s(config),
             imbalance_max=config.get_int("leader.imbalance.per.broker.percentage") / 100,
-            ask_timeout_s=config.get_int("request.timeout.ms") / 1000,
+            request_timeout_s=config.get_int("request.timeout.ms") / 1000,
             limits=TopicLimits(
                 partitions_default=config.get_int("num.partitions"),
                 replication_factor_default=config.get_int("default.replication.factor"),

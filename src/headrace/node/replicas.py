@@ -19,7 +19,7 @@ from uuid import UUID
 
 from headrace.cluster.changes import ImageChange, changed_partitions
 from headrace.config.broker import BrokerConfig
-from headrace.controller.failover_machine import members_of
+from headrace.controller.failover_machine import complete_members
 from headrace.env.clock import Clock
 from headrace.env.rate_limited_log import RecurringProblem
 from headrace.log.directory.directory_jobs import RemoveDirectories
@@ -157,7 +157,7 @@ class Replicas:
 
     def _is_only_copy(self, state: PartitionState) -> bool:
         """Whether no other broker is known to hold every committed record."""
-        return set(members_of(state)) <= {self._node_id}
+        return set(complete_members(state)) <= {self._node_id}
 
     def _reassigned_partitions(self) -> Iterator[tuple[TopicPartition, UUID]]:
         """Partitions on disk that were reassigned to other brokers while this one was down."""

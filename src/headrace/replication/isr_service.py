@@ -237,7 +237,7 @@ class IsrService:
         return changes
 
     def _isr_without_this(self, partition: Partition, hands_over: bool) -> Isr | None:
-        """The ISR to request if this leader must hand over and has a possible successor, else None."""
+        """The ISR without this leader, if it must hand over and another member exists."""
         if partition.damaged_from < 0 and not hands_over:
             return None
         return tuple(each for each in partition.isr if each[0] != self._node_id) or None

@@ -232,7 +232,7 @@ def test_a_killed_broker_that_kept_its_data_is_admitted_immediately() -> None:
 def test_a_broker_that_left_and_restarted_cleanly_is_let_in_at_once() -> None:
     liveness = Liveness(1)
     liveness.start_as_controller({2: info(10)})
-    liveness.leave(2, 10)
+    liveness.mark_stopping(2, 10)
     liveness.mark_dead(2, 10)
     back = info(11, previous_epoch=10)
     assert liveness.responded(back, 0.0)
@@ -244,23 +244,23 @@ def test_a_new_controller_believes_in_all_and_a_later_broker_must_answer() -> No
     liveness = Liveness(1)
     liveness.start_as_controller({1: info(5), 2: info(10)})
     assert sorted(liveness.live({1: info(6), 2: info(10), 3: info(7)})) == [1, 2]
-    liveness.leave(2, 10)
-    assert liveness.live({2: info(10)})[2].is_leaving
+    liveness.mark_stopping(2, 10)
+    assert liveness.live({2: info(10)})[2].is_stopping
     liveness.start_as_controller({2: info(10)})
-    assert not liveness.live({2: info(10)})[2].is_leaving
+    assert not liveness.live({2: info(10)})[2].is_stopping
 
 
 def test_a_controller_that_has_not_heard_of_most_lately_may_be_cut_off_itself() -> None:
     liveness = Liveness(1)
     brokers = {node: BrokerInfo(node, (), None, node) for node in range(1, 4)}
     liveness.start_as_controller(brokers)
-    assert not liveness.has_heard_most(brokers, 0.0), (
+    assert not liveness.half_responded(brokers, 0.0), (
         "a new controller has received no response yet"
     )
     liveness.responded(brokers[2], 5.0)
-    assert liveness.has_heard_most(brokers, 5.0)
-    assert not liveness.has_heard_most(brokers, 6.0)
-    assert liveness.has_heard_most({1: brokers[1]}, 6.0), "the cluster has one broker"
+    assert liveness.half_responded(brokers, 5.0)
+    assert not liveness.half_responded(brokers, 6.0)
+    assert liveness.half_responded({1: brokers[1]}, 6.0), "the cluster has one broker"
 
 
 def test_half_of_the_others_may_be_silent_and_no_more() -> None:

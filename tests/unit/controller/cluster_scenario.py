@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from headrace.cluster.changes import ImageChange
-from headrace.cluster.store_elections import Origin
+from headrace.cluster.store_elections import DirectoryProof
 from headrace.controller.service import Controller
 from headrace.coordination.embedded import EmbeddedServer, EmbeddedStore
 from headrace.model.cluster import Endpoint
@@ -44,18 +44,18 @@ class Member:
             silence_s=silence_s,
             balance_interval_s=balance_interval_s,
             imbalance_max=imbalance_max,
-            ask_timeout_s=5,
+            request_timeout_s=5,
         )
         self.broker = network.serve(self.port, self.controller)
         self.changes: list[ImageChange] = []
         self.controller.on_change(self.changes.append)
 
-    async def start(self, origin: Origin | None = None) -> None:
+    async def start(self, proof: DirectoryProof | None = None) -> None:
         endpoints = (
             Endpoint("PLAINTEXT", "127.0.0.1", 19090 + self.node_id),
             Endpoint("INTERNAL", "127.0.0.1", self.port),
         )
-        await self.controller.start(endpoints, rack=self.rack, origin=origin or Origin())
+        await self.controller.start(endpoints, rack=self.rack, proof=proof or DirectoryProof())
 
     async def vanish(self) -> None:
         """Stop as a process does that is killed: nothing is told to anybody."""
@@ -99,7 +99,7 @@ class Cluster:
         directory_id: str = "",
         last_epoch: int | None = None,
     ) -> Member:
-        """Start a broker whose data directory proves this, see `Origin`."""
+        """Start a broker whose data directory proves this, see `DirectoryProof`."""
         member = self.members[node_id] = Member(
             self.server,
             self.network,
@@ -111,7 +111,7 @@ class Cluster:
         )
         if last_epoch is None:
             last_epoch = previous_epoch
-        await member.start(Origin(directory_id, previous_epoch, last_epoch))
+        await member.start(DirectoryProof(directory_id, previous_epoch, last_epoch))
         await self.agree()
         return member
 

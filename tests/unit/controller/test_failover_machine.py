@@ -9,34 +9,34 @@ import pytest
 from headrace.controller.failover_machine import (
     IsrChange,
     alter_isr,
-    awaited,
-    candidates,
+    comparable,
+    complete_members,
     contains_log_with_end,
-    elect_only_awaited,
+    elect_only_comparable,
     elect_preferred,
     elect_responding,
     elect_unclean,
     fit_to_live,
     furthest_member,
     hand_over,
-    in_sync,
-    members_of,
     missing,
+    must_compare,
     recover,
     successors,
+    valid_isr,
     with_elr,
 )
-from headrace.model.cluster import Live
+from headrace.model.cluster import LiveBroker
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 
 NODES = (1, 2, 3)
 ROW_EPOCH = 10
 SAME, CLEAN, UNCLEAN, LEAVING = (
-    Live(ROW_EPOCH),
-    Live(20, previous_epoch=ROW_EPOCH),
-    Live(20),
-    Live(ROW_EPOCH, is_leaving=True),
+    LiveBroker(ROW_EPOCH),
+    LiveBroker(20, previous_epoch=ROW_EPOCH),
+    LiveBroker(20),
+    LiveBroker(ROW_EPOCH, is_stopping=True),
 )
 
 
@@ -46,7 +46,7 @@ def state_of(
     return PartitionState(leader, 4, replicas, isr, 7, (ROW_EPOCH,) * len(isr))
 
 
-def worlds() -> Iterator[tuple[PartitionState, dict[int, Live]]]:
+def worlds() -> Iterator[tuple[PartitionState, dict[int, LiveBroker]]]:
     """Every ISR, every leader, and for each broker: gone, same, back clean or not, leaving."""
     for size in NODES:
         for isr in permutations(NODES, size):
@@ -62,17 +62,21 @@ def rows(state: PartitionState) -> list[tuple[int, int]]:
 
 def test_a_member_counts_only_under_the_epoch_of_its_row_b6() -> None:
     for state, live in worlds():
-        counted = in_sync(state, live)
+        counted = valid_isr(state, live)
         for node, epoch in counted:
             assert live[node].epoch == epoch
             assert live[node] in (SAME, CLEAN, LEAVING)
         nodes = [node for node, _ in counted]
         assert [n for n in state.isr if n in live and live[n] is not UNCLEAN] == nodes
-    assert in_sync(state_of((1, 2), 1), {1: SAME, 2: SAME}, offline=[1]) == [(2, ROW_EPOCH)]
-    twice = Live(30, previous_epoch=20, kept_since=ROW_EPOCH)
-    assert in_sync(state_of((1,), 1), {1: twice}) == [(1, 30)]
-    for lost in (Live(30, 20, kept_since=ROW_EPOCH + 1), Live(30, 20), Live(30, ROW_EPOCH - 1)):
-        assert in_sync(state_of((1,), 1), {1: lost}) == []
+    assert valid_isr(state_of((1, 2), 1), {1: SAME, 2: SAME}, offline=[1]) == [(2, ROW_EPOCH)]
+    twice = LiveBroker(30, previous_epoch=20, kept_since=ROW_EPOCH)
+    assert valid_isr(state_of((1,), 1), {1: twice}) == [(1, 30)]
+    for lost in (
+        LiveBroker(30, 20, kept_since=ROW_EPOCH + 1),
+        LiveBroker(30, 20),
+        LiveBroker(30, ROW_EPOCH - 1),
+    ):
+        assert valid_isr(state_of((1,), 1), {1: lost}) == []
 
 
 def test_settling_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None:
@@ -98,10 +102,10 @@ def test_settling_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None
 def test_a_settled_partition_is_led_if_any_member_counts() -> None:
     for state, live in worlds():
         after = fit_to_live(state, live) or state
-        counted = [node for node, _ in in_sync(state, live)]
+        counted = [node for node, _ in valid_isr(state, live)]
         if counted:
             assert after.leader in counted
-            staying = [node for node in counted if not live[node].is_leaving]
+            staying = [node for node in counted if not live[node].is_stopping]
             assert list(after.isr) == (staying or counted)
             if after.leader != state.leader:
                 assert after.leader == min(after.isr, key=state.replicas.index)
@@ -123,7 +127,7 @@ def test_an_unclean_broker_is_in_no_isr_unless_it_was_the_last_i12() -> None:
         unclean = [n for n in after.isr if live.get(n) is UNCLEAN]
         if unclean:
             assert after.leader == NO_LEADER
-            assert not in_sync(state, live)
+            assert not valid_isr(state, live)
 
 
 def test_the_furthest_log_leads_when_all_members_are_back_without_proof_i12() -> None:
@@ -131,7 +135,7 @@ def test_the_furthest_log_leads_when_all_members_are_back_without_proof_i12() ->
         settled = fit_to_live(state, live) or state
         ends = {1: (3, 50), 2: (4, 10), 3: (4, 10)}
         after = recover(settled, live, ends)
-        if in_sync(settled, live) or not all(node in live for node in settled.isr):
+        if valid_isr(settled, live) or not all(node in live for node in settled.isr):
             assert after is None
             continue
         assert missing(settled, live) == []
@@ -149,12 +153,12 @@ def test_a_partition_waits_for_every_member_that_is_away() -> None:
     state = replace(
         state_of((1,), NO_LEADER), elr=((2, ROW_EPOCH),), last_known_elr=((3, ROW_EPOCH),)
     )
-    assert members_of(state) == dict.fromkeys(NODES, ROW_EPOCH)
+    assert complete_members(state) == dict.fromkeys(NODES, ROW_EPOCH)
     for fates in product((None, UNCLEAN), repeat=3):
         live = {n: f for n, f in zip(NODES, fates, strict=True) if f is not None}
         away = [node for node in NODES if node not in live]
         assert missing(state, live, min_insync=2) == away
-        assert elect_only_awaited(state, live, 2) is None
+        assert elect_only_comparable(state, live, 2) is None
         after = recover(state, live, dict.fromkeys(live, (3, 50)), min_insync=2)
         assert (after is None) == bool(away)
     # A failed log can hold what the others lost.
@@ -165,19 +169,19 @@ def test_a_partition_waits_for_every_member_that_is_away() -> None:
 
 def test_new_or_older_data_directories_make_other_replicas_awaited() -> None:
     state = state_of((3,), NO_LEADER)
-    assert awaited(state, {3: UNCLEAN}) == [3]
+    assert must_compare(state, {3: UNCLEAN}) == [3]
     wiped = UNCLEAN._replace(lost_until=ROW_EPOCH)
-    assert awaited(state, {3: wiped}) == [1, 2, 3]
-    assert elect_only_awaited(state, {3: wiped}, 1) is None
-    assert awaited(state, {3: UNCLEAN._replace(lost_until=ROW_EPOCH - 1)}) == [3]
-    assert awaited(replace(state, adding=(2,)), {3: wiped}) == [1, 3]
+    assert must_compare(state, {3: wiped}) == [1, 2, 3]
+    assert elect_only_comparable(state, {3: wiped}, 1) is None
+    assert must_compare(state, {3: UNCLEAN._replace(lost_until=ROW_EPOCH - 1)}) == [3]
+    assert must_compare(replace(state, adding=(2,)), {3: wiped}) == [1, 3]
     # One that only lost power is enough to compare with.
     of_two = state_of((2, 3), NO_LEADER)
-    assert awaited(of_two, {2: UNCLEAN, 3: wiped}) == [2, 3]
-    assert awaited(of_two, {2: wiped, 3: wiped}) == [1, 2, 3]
+    assert must_compare(of_two, {2: UNCLEAN, 3: wiped}) == [2, 3]
+    assert must_compare(of_two, {2: wiped, 3: wiped}) == [1, 2, 3]
     # The only replica has nothing to be compared with.
     only = state_of((1,), NO_LEADER, replicas=(1,))
-    assert elect_only_awaited(only, {1: wiped}, 1) is not None
+    assert elect_only_comparable(only, {1: wiped}, 1) is not None
 
 
 def test_members_that_leave_an_isr_below_min_insync_replicas_become_eligible() -> None:
@@ -204,7 +208,7 @@ def test_an_eligible_replica_leads_only_with_proof_and_only_if_no_isr_member_can
         kept = [node for node in NODES if live.get(node) in (SAME, CLEAN)]
         after = fit_to_live(state, live, min_insync=2) or state
         assert fit_to_live(after, live, min_insync=2) is None
-        assert set(members_of(after)) == set(NODES)
+        assert set(complete_members(after)) == set(NODES)
         if not kept:
             assert (after.leader, after.isr) == (NO_LEADER, (1,))
         else:
@@ -249,15 +253,15 @@ def test_a_log_goes_on_from_another_only_if_it_has_all_of_it() -> None:
 def test_the_last_member_leads_at_once_only_if_there_is_no_other_log_to_compare() -> None:
     for state, live in worlds():
         state = replace(state, leader=NO_LEADER)
-        alone = elect_only_awaited(state, live, 1)
-        if in_sync(state, live) or not (len(live) == 1 and tuple(live) == state.isr):
+        alone = elect_only_comparable(state, live, 1)
+        if valid_isr(state, live) or not (len(live) == 1 and tuple(live) == state.isr):
             assert alone is None
         else:
             assert alone is not None
             assert rows(alone) == [(state.isr[0], live[state.isr[0]].epoch)]
             assert alone.leader_epoch == state.leader_epoch + 1
     only = state_of((1,), NO_LEADER, replicas=(1,))
-    alone = elect_only_awaited(only, {1: UNCLEAN, 2: SAME}, min_insync=2)
+    alone = elect_only_comparable(only, {1: UNCLEAN, 2: SAME}, min_insync=2)
     assert alone == PartitionState(1, 5, (1,), (1,), 8, (20,))
 
 
@@ -277,7 +281,7 @@ def test_an_unclean_election_prefers_the_longest_log_and_then_members() -> None:
     after = elect_unclean(state, live, ends={1: (4, 10), 2: (3, 90), 3: (4, 9)})
     assert after is not None
     assert after.leader == 1
-    assert candidates(replace(state, adding=(1,)), live) == [2, 3]
+    assert comparable(replace(state, adding=(1,)), live) == [2, 3]
     after = elect_unclean(replace(state, adding=(1,)), {1: SAME, 2: SAME})
     assert after is not None
     assert after.leader == 2

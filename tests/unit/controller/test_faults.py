@@ -310,7 +310,7 @@ def test_a_state_that_was_written_for_a_former_topic_is_not_shown(
             states.put("t", 0, with_next_partition_epoch(before.partitions[0]))
 
         writing = await broker.database.close_gate(controller._states.edit(decide))
-        controller._live_image.show_topic("t", after if is_recreated else None)
+        controller._live_image.set_topic("t", after if is_recreated else None)
         broker.database.gate.set()
         await writing
         assert controller.image.topics == ({"t": after} if is_recreated else {})

@@ -12,12 +12,12 @@ from headrace.controller.reassignment_machine import (
     origin_of,
     target_of,
 )
-from headrace.model.cluster import BrokerInfo, Live
+from headrace.model.cluster import BrokerInfo, LiveBroker
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
 
 BROKERS = {node: BrokerInfo(node, ()) for node in (1, 2, 3, 4)}
-LIVE = {node: Live(10) for node in BROKERS}
+LIVE = {node: LiveBroker(10) for node in BROKERS}
 
 
 def state_of(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -> PartitionState:
@@ -107,10 +107,10 @@ def test_a_move_can_be_turned_to_another_target() -> None:
 def test_a_leader_that_goes_hands_over_to_one_that_is_live() -> None:
     begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS, 1)
     arrived = PartitionState(1, 4, begun.replicas, (1, 2, 3), 9, (10,) * 3, (3,), (1,))
-    done = finish_reassignment(arrived, {2: Live(10), 3: Live(10, is_leaving=True)}, 1)
+    done = finish_reassignment(arrived, {2: LiveBroker(10), 3: LiveBroker(10, is_stopping=True)}, 1)
     assert done is not None
     assert (done.leader, done.isr) == (2, (2, 3))
-    assert finish_reassignment(arrived, {1: Live(10)}, 1) is None
+    assert finish_reassignment(arrived, {1: LiveBroker(10)}, 1) is None
 
 
 @pytest.mark.parametrize("target", [(), (1, 1), (1, 9)])

@@ -250,8 +250,8 @@ async def test_a_lost_disk_is_reported_under_each_new_registration(cluster: Clus
     await cluster.agree()
     info = cluster.leader.controller.image.brokers[2]
     assert (info.previous_epoch, info.is_restarted) == (-1, False)
-    offline_on = cluster.leader.controller._failover.offline_on
-    await until(lambda: list(offline_on(TopicPartition("t", 0))) == [2])
+    brokers_with_offline_log = cluster.leader.controller._failover.brokers_with_offline_log
+    await until(lambda: list(brokers_with_offline_log(TopicPartition("t", 0))) == [2])
     assert cluster.leader.state().leader == NO_LEADER
 
 
@@ -279,7 +279,10 @@ async def test_a_recreated_topic_does_not_inherit_the_lost_disk(cluster: Cluster
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
     await cluster.agree()
     assert topic_id(cluster.leader, "t") != former
-    assert list(cluster.leader.controller._failover.offline_on(TopicPartition("t", 0))) == []
+    assert (
+        list(cluster.leader.controller._failover.brokers_with_offline_log(TopicPartition("t", 0)))
+        == []
+    )
     assert cluster.leader.state().isr == (3, 2)
 
 
@@ -290,7 +293,7 @@ async def test_new_partitions_skip_a_broker_whose_connection_was_just_lost(
     controller = cluster.leader.controller
     lost, leaving = [node for node in cluster.members if node != controller.node_id][:2]
     controller._held.lost(lost)
-    controller._liveness.leave(leaving, controller.image.brokers[leaving].epoch)
+    controller._liveness.mark_stopping(leaving, controller.image.brokers[leaving].epoch)
     topic = await controller.create_topic("t", partitions=8, replication_factor=2)
     assert not {lost, leaving} & {node for each in topic.partitions for node in each.replicas}
     grown = await controller.create_partitions("t", 16)

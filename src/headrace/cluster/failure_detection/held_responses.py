@@ -112,8 +112,8 @@ class HeldResponses:
     def _first_lost(self, partitions: Iterator[TopicPartition]) -> TopicPartition | None:
         """The first partition whose leader is lost, with the iterator behind it.
 
-        The connection to each leader is checked: the event of its end may be in the loop's queue
-        behind this request.
+        The connection to each leader is checked: the event of its end can be queued on the
+        loop behind this request.
         """
         if len(self._image.brokers) == 1:
             return None

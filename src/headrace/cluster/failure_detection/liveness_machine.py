@@ -3,8 +3,9 @@
 Pure: time and the image's brokers are arguments. A new controller considers all registered brokers
 live. A broker that registers later is admitted when it has responded.
 
-1. A broker that was marked dead by mistake, so that the same process is back, is admitted again
-   only after a wait that doubles each time: a bad link must not cause elections again and again.
+1. If the process of a broker that was marked dead still runs, that was a mistake. The broker is
+   admitted again after a wait, which doubles with each mistake: a bad link must not cause elections
+   again and again.
 2. If most brokers do not respond to the controller, the controller is the isolated one. It must not
    mark them dead, and must not remove them from an ISR.
 """
@@ -12,7 +13,7 @@ live. A broker that registers later is admitted when it has responded.
 from collections.abc import Mapping
 
 from headrace.model.backoff import backoff
-from headrace.model.cluster import BrokerInfo, Live
+from headrace.model.cluster import BrokerInfo, LiveBroker
 
 READMISSION_S_MIN = 1.0
 READMISSION_S_MAX = 30.0
@@ -23,13 +24,16 @@ class Liveness:
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
         self._admitted: dict[int, int] = {}
-        self._leaving: dict[int, int] = {}
+        """The epoch in which each broker is live."""
+        self._stopping: dict[int, int] = {}
+        """The epoch in which each broker requested to stop."""
         self._dead: dict[int, int] = {}
         """The epoch in which each broker was marked dead while it was not stopping."""
         self._mistakes: dict[int, tuple[int, float, int]] = {}
         """By broker: the number of mistakes, and the time and the epoch of the last one."""
         self._silent: dict[int, int] = {}
-        self._heard: dict[int, float] = {}
+        """The epoch in which each broker last did not respond for the session timeout."""
+        self._responded_at: dict[int, float] = {}
         """When each broker last responded."""
         self._admits_all = False
 
@@ -40,17 +44,17 @@ class Liveness:
     def start_as_controller(self, brokers: Mapping[int, BrokerInfo]) -> None:
         """This broker has become the controller: start with the registered brokers."""
         self._admitted = {node: info.epoch for node, info in brokers.items()}
-        self._leaving.clear()
+        self._stopping.clear()
         self._dead.clear()
         self._silent.clear()
-        self._heard.clear()
+        self._responded_at.clear()
 
-    def live(self, brokers: Mapping[int, BrokerInfo]) -> dict[int, Live]:
+    def live(self, brokers: Mapping[int, BrokerInfo]) -> dict[int, LiveBroker]:
         return {
-            node: Live(
+            node: LiveBroker(
                 info.epoch,
                 info.previous_epoch,
-                self._leaving.get(node) == info.epoch,
+                self._stopping.get(node) == info.epoch,
                 info.kept_since,
                 info.lost_until,
             )
@@ -66,7 +70,7 @@ class Liveness:
     def responded(self, info: BrokerInfo, now: float) -> bool:
         """A broker has responded. Returns whether it is live."""
         node_id = info.node_id
-        self._heard[node_id] = now
+        self._responded_at[node_id] = now
         self._silent.pop(node_id, None)
         if self.is_admitted(node_id, info.epoch):
             return True
@@ -94,7 +98,7 @@ class Liveness:
         """
         if self._admitted.get(node_id) == epoch:
             del self._admitted[node_id]
-        if self._leaving.get(node_id) != epoch:
+        if self._stopping.get(node_id) != epoch:
             self._dead[node_id] = epoch
 
     def mark_silent(self, node_id: int, epoch: int) -> None:
@@ -102,26 +106,21 @@ class Liveness:
         self._silent[node_id] = epoch
 
     def silent(self, brokers: Mapping[int, BrokerInfo]) -> list[BrokerInfo] | None:
-        """The brokers that are still silent; None if most are.
-
-        Then this broker is the isolated one.
-        """
+        """The brokers that are still silent; None if most are: then this broker is isolated."""
         others = [info for node, info in brokers.items() if node != self._node_id]
         silent = [info for info in others if self._silent.get(info.node_id) == info.epoch]
         return None if 2 * len(silent) > len(others) else silent
 
-    def has_heard_most(self, brokers: Mapping[int, BrokerInfo], since: float) -> bool:
-        """Whether at least half of the others have responded since then.
-
-        Else this broker is isolated.
-        """
+    def half_responded(self, brokers: Mapping[int, BrokerInfo], since: float) -> bool:
+        """Whether at least half of the others have responded since then: otherwise this broker is
+        isolated."""
         others = [node for node in brokers if node != self._node_id]
-        heard = [node for node in others if self._heard.get(node, since - 1) >= since]
-        return self._admits_all or 2 * len(heard) >= len(others)
+        responded = [node for node in others if self._responded_at.get(node, since - 1) >= since]
+        return self._admits_all or 2 * len(responded) >= len(others)
 
-    def has_heard(self, node_id: int, since: float) -> bool:
+    def has_responded(self, node_id: int, since: float) -> bool:
         """Whether a broker has responded since then."""
-        return self._heard.get(node_id, since - 1) >= since
+        return self._responded_at.get(node_id, since - 1) >= since
 
-    def leave(self, node_id: int, epoch: int) -> None:
-        self._leaving[node_id] = epoch
+    def mark_stopping(self, node_id: int, epoch: int) -> None:
+        self._stopping[node_id] = epoch

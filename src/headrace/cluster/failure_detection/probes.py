@@ -192,7 +192,7 @@ class _Silence:
     def _fire(self) -> None:
         patience_s = self._seconds / PROBES_PER_SILENCE
         if self._clock.monotonic() - self._due > patience_s:
-            # This process was paused: the response may be in its socket.
+            # This process was paused: the response might be in its socket.
             self._arm(patience_s)
         else:
             self._report()

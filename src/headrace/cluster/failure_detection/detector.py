@@ -21,7 +21,7 @@ from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 
 _CONTACT_PROBES = 4
-_DOUBT_S = 1.0
+_FORMER_CONTROLLER_S = 1.0
 _PAIR = 2
 _log = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ class FailureDetector:
         self._elect = elect
         self._remove_broker = remove
         self._silence_s = silence_s
-        self._verdict: asyncio.TimerHandle | None = None
-        self._doubted: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
+        self._former_timer: asyncio.TimerHandle | None = None
         self._dead_controller: BrokerInfo | None = None
         self._removals: dict[asyncio.Task[None], None] = {}
         self._probes = Probes(
@@ -75,7 +75,7 @@ class FailureDetector:
 
     async def stop(self) -> None:
         await self._probes.stop()
-        for timer in (self._verdict, self._doubted):
+        for timer in (self._silence_timer, self._former_timer):
             if timer is not None:
                 timer.cancel()
         removals = list(self._removals)
@@ -90,7 +90,7 @@ class FailureDetector:
             self._liveness.start_as_controller(self._image.brokers)
             former = self._image.brokers.get(self._image.controller_id)
             if former is not None and former.node_id != self._node_id:
-                self._doubt(former)
+                self._check_former_controller(former)
         # It might be the same controller as before, whose registration was lost for a while.
         self.update()
         dead, self._dead_controller = self._dead_controller, None
@@ -117,24 +117,24 @@ class FailureDetector:
         self._liveness.mark_silent(info.node_id, info.epoch)
         if self._liveness.silent(self._image.brokers) is None:
             self._judge_silence()
-        elif self._verdict is None:
+        elif self._silence_timer is None:
             # Other brokers might be unresponsive as well; one probe interval will show.
             self._judge_later(self._silence_s / PROBES_PER_SILENCE)
 
     def _judge_later(self, wait_s: float) -> None:
-        if self._verdict is not None:
-            self._verdict.cancel()
-        self._verdict = asyncio.get_running_loop().call_later(wait_s, self._judge_silence)
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+        self._silence_timer = asyncio.get_running_loop().call_later(wait_s, self._judge_silence)
 
     def reaches_no_majority(self) -> bool:
         """Whether most brokers have not responded recently, so that this one might be isolated."""
         since = self._clock.monotonic() - _CONTACT_PROBES * self._silence_s / PROBES_PER_SILENCE
-        return not self._liveness.has_heard_most(self._image.brokers, since)
+        return not self._liveness.half_responded(self._image.brokers, since)
 
     def _judge_silence(self) -> None:
-        if self._verdict is not None:
-            self._verdict.cancel()
-            self._verdict = None
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+            self._silence_timer = None
         if not self._role.is_controller:
             return
         silent = self._liveness.silent(self._image.brokers)
@@ -151,21 +151,24 @@ class FailureDetector:
                 self._liveness.mark_dead(info.node_id, info.epoch)
                 self._elect()
 
-    def _doubt(self, former: BrokerInfo) -> None:
-        """A former controller that is still registered has resigned, and is probably isolated."""
-        doubt_s = min(_DOUBT_S, self._silence_s / PROBES_PER_SILENCE)
+    def _check_former_controller(self, former: BrokerInfo) -> None:
+        """A former controller that is still registered has resigned: it is probably isolated.
+
+        Wait a moment for a response. Without one, elect other leaders before its session ends.
+        """
+        wait_s = min(_FORMER_CONTROLLER_S, self._silence_s / PROBES_PER_SILENCE)
         since = self._clock.monotonic()
 
         def judge() -> None:
             # Of two brokers that cannot reach each other, neither knows which one is isolated.
-            is_silent = not self._liveness.has_heard(former.node_id, since)
+            is_silent = not self._liveness.has_responded(former.node_id, since)
             if is_silent and len(self._image.brokers) > _PAIR:
                 self._liveness.mark_silent(former.node_id, former.epoch)
                 self._judge_silence()
 
-        if self._doubted is not None:
-            self._doubted.cancel()
-        self._doubted = asyncio.get_running_loop().call_later(doubt_s, judge)
+        if self._former_timer is not None:
+            self._former_timer.cancel()
+        self._former_timer = asyncio.get_running_loop().call_later(wait_s, judge)
 
     def _remove(self, info: BrokerInfo) -> None:
         task = asyncio.get_running_loop().create_task(self._remove_broker(info))
