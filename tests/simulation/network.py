@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from headrace.runtime.link import Answered, Link, LinkBroken, Refused
+from headrace.runtime.link import Link, LinkBroken, OnResponse, Refused
 from tests.simulation.world import Process, World
 
 SLOW_S = 0.3
@@ -196,7 +196,7 @@ class SimulatedLink:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._loop = asyncio.get_running_loop()
-        self._asked: list[Answered] = []
+        self._asked: list[OnResponse] = []
         self._listeners: list[Callable[[], None]] = []
         self._correlation_id = 0
         self.is_lost = False
@@ -207,7 +207,7 @@ class SimulatedLink:
     def is_open(self) -> bool:
         return self._wire.is_open
 
-    def send(self, frame: bytes, answered: Answered) -> None:
+    def send(self, frame: bytes, answered: OnResponse) -> None:
         if not self.is_open:
             self._loop.call_soon(answered, None)
             return

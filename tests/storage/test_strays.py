@@ -10,7 +10,7 @@ import pytest
 from headrace.log.directory.directory_jobs import RemoveDirectories
 from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.topics import TopicPartition
-from headrace.node.strays import FILE, Record, Strays, decide, decode, encode
+from headrace.node.strays import FILE, StoreRecord, Strays, decide, decode, encode
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import ManualClock, append, topic_config, work
 
@@ -19,7 +19,7 @@ ID = UUID(int=1)
 OTHER_ID = UUID(int=2)
 CONFIG = topic_config()
 DELAY_S = 60.0
-BEFORE = Record("store", 5)
+BEFORE = StoreRecord("store", 5)
 
 Job = Callable[[], object]
 Done = Callable[[object, BaseException | None], None]
@@ -38,7 +38,7 @@ def made(*, has_records: bool = True) -> SimulatedFiles:
 
 
 def opened(
-    files: SimulatedFiles, wanted: dict[TopicPartition, UUID], record: Record | None = BEFORE
+    files: SimulatedFiles, wanted: dict[TopicPartition, UUID], record: StoreRecord | None = BEFORE
 ) -> LogDirectory:
     if record is not None:
         if not files.exists("/data"):
@@ -57,7 +57,7 @@ class Shell:
         self,
         directory: LogDirectory,
         topics: dict[UUID, str],
-        now: Record,
+        now: StoreRecord,
         delay_s: float = DELAY_S,
     ) -> None:
         self.jobs: deque[tuple[Job, Done]] = deque()
@@ -78,11 +78,11 @@ class Shell:
 
 
 def removed(
-    directory: LogDirectory, topics: dict[UUID, str] | None = None, now: Record | None = None
+    directory: LogDirectory, topics: dict[UUID, str] | None = None, now: StoreRecord | None = None
 ) -> list[str]:
     """The directories that disappear when the time has come."""
     before = names(directory)
-    shell = Shell(directory, topics or {}, now or Record("store", 6))
+    shell = Shell(directory, topics or {}, now or StoreRecord("store", 6))
     shell.strays.start(100.0)
     shell.work()
     shell.strays.tick(100.0 + DELAY_S - 1, is_connected=True)
@@ -123,7 +123,7 @@ def test_replica_stays_if_its_topic_is_in_the_image() -> None:
 
 def test_replica_that_was_opened_in_the_meantime_stays() -> None:
     directory = opened(made(), {})
-    shell = Shell(directory, {}, Record("store", 6), 0.0)
+    shell = Shell(directory, {}, StoreRecord("store", 6), 0.0)
     shell.strays.start(1.0)
     shell.work()
     shell.strays.tick(1.0, is_connected=True)
@@ -133,8 +133,8 @@ def test_replica_that_was_opened_in_the_meantime_stays() -> None:
 
 
 def test_no_stray_is_removed_before_the_record_was_read() -> None:
-    directory = opened(made(), {}, Record())
-    shell = Shell(directory, {}, Record("store", 6), 0.0)
+    directory = opened(made(), {}, StoreRecord())
+    shell = Shell(directory, {}, StoreRecord("store", 6), 0.0)
     shell.strays.start(1.0)
     shell.strays.tick(2.0, is_connected=True)
     shell.work()
@@ -145,7 +145,7 @@ def test_no_stray_is_removed_before_the_record_was_read() -> None:
 
 def test_files_are_read_by_the_worker_only(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = opened(made(), {})
-    shell = Shell(directory, {}, Record("store", 6), 0.0)
+    shell = Shell(directory, {}, StoreRecord("store", 6), 0.0)
     is_on_worker = False
 
     def checked(act: Callable[[str], T]) -> Callable[[str], T]:
@@ -196,9 +196,9 @@ def test_directory_without_a_topic_id_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "now", [Record("another", 6), Record("store", 5), Record("store", 4)], ids=str
+    "now", [StoreRecord("another", 6), StoreRecord("store", 5), StoreRecord("store", 4)], ids=str
 )
-def test_strays_stay_for_good_once_the_store_was_replaced(now: Record) -> None:
+def test_strays_stay_for_good_once_the_store_was_replaced(now: StoreRecord) -> None:
     files = made()
     assert removed(opened(files, {}), now=now) == []
     # The next start finds the same store, but it is still the one without the topics.
@@ -207,20 +207,20 @@ def test_strays_stay_for_good_once_the_store_was_replaced(now: Record) -> None:
 
 
 def test_strays_stay_if_the_store_of_the_last_start_is_unknown() -> None:
-    assert removed(opened(made(), {}, Record())) == []
+    assert removed(opened(made(), {}, StoreRecord())) == []
 
 
 def test_removal_is_possible_again_once_no_stray_was_left() -> None:
-    kept = Record("store", 5, keeps=True)
-    assert decide(kept, Record("store", 6), has_strays=True).keeps
-    cleared = decide(kept, Record("store", 6), has_strays=False)
+    kept = StoreRecord("store", 5, keeps=True)
+    assert decide(kept, StoreRecord("store", 6), has_strays=True).keeps
+    cleared = decide(kept, StoreRecord("store", 6), has_strays=False)
     assert not cleared.keeps
-    assert not decide(cleared, Record("store", 7), has_strays=True).keeps
+    assert not decide(cleared, StoreRecord("store", 7), has_strays=True).keeps
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"store": "x"}'])
 def test_damaged_record_is_an_empty_one(data: bytes) -> None:
-    assert decode(data) == Record()
+    assert decode(data) == StoreRecord()
     assert decode(encode(BEFORE)) == BEFORE
 
 
@@ -232,7 +232,7 @@ def test_many_strays_are_removed_without_a_pass_over_all_of_them_for_each(
     for index in range(200):
         directory.create(TopicPartition("a", index), ID, CONFIG)
     directory = opened(files.killed(), {})
-    shell = Shell(directory, {}, Record("store", 6))
+    shell = Shell(directory, {}, StoreRecord("store", 6))
     shell.strays.start(100.0)
     shell.work()
     count = 0

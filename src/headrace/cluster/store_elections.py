@@ -66,7 +66,7 @@ class Election(NamedTuple):
 async def prepare(store: Store, cluster_id: str) -> None:
     """Create the base nodes, the cluster id and the counters, as far as they are missing."""
     wanted = [
-        *(Create(room) for room in layout.ROOMS),
+        *(Create(path) for path in layout.BASE_NODES),
         Create(layout.CLUSTER_ID, layout.encode_cluster_id(cluster_id)),
         Create(layout.CONTROLLER_EPOCH, layout.encode_controller_epoch(0)),
         Create(layout.PRODUCER_IDS, layout.encode_producer_ids(0)),

@@ -49,21 +49,23 @@ _log = logging.getLogger(__name__)
 class _Write:
     """One write request: queued, validated, durable, completed."""
 
-    __slots__ = ("applied", "commit", "ends_session", "error", "landed", "ops", "session_id")
+    __slots__ = ("applied", "commit", "completed", "ends_session", "error", "ops", "session_id")
 
-    def __init__(self, session_id: int, ops: Sequence[Op], landed: "asyncio.Future[None]") -> None:
+    def __init__(
+        self, session_id: int, ops: Sequence[Op], completed: "asyncio.Future[None]"
+    ) -> None:
         self.session_id = session_id
         self.ops = ops
         self.applied = True
         self.ends_session = False
         self.commit = Commit()
         self.error: Exception | None = None
-        self.landed = landed
+        self.completed = completed
 
-    def land(self, error: Exception | None = None) -> None:
+    def complete(self, error: Exception | None = None) -> None:
         self.error = error or self.error
-        if not self.landed.done():
-            self.landed.set_result(None)
+        if not self.completed.done():
+            self.completed.set_result(None)
 
 
 class EmbeddedServer:
@@ -79,8 +81,8 @@ class EmbeddedServer:
         self._zxid = 0
         self._epoch_durable = 0
         self._queue: list[_Write] = []
-        self._flying: list[_Write] | None = None
-        self._launch_due = False
+        self._committing: list[_Write] | None = None
+        self._commit_due = False
         self._sessions: list[EmbeddedStore] = []
         self._sessions_ended: set[int] = set()
         self._full = RecurringProblem(_log)
@@ -89,10 +91,12 @@ class EmbeddedServer:
     async def open(cls, path: str) -> "EmbeddedServer":
         """Raises StoreFileError, with a message for the user."""
         executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-store")
-        return await cls.over(Database(path), executor)
+        return await cls.open_database(Database(path), executor)
 
     @classmethod
-    async def over(cls, database: Database, executor: ThreadPoolExecutor) -> "EmbeddedServer":
+    async def open_database(
+        cls, database: Database, executor: ThreadPoolExecutor
+    ) -> "EmbeddedServer":
         server = cls(database, executor)
         try:
             epoch, nodes = await server._loop.run_in_executor(executor, database.open)
@@ -135,35 +139,35 @@ class EmbeddedServer:
         write = _Write(session_id, (), self._loop.create_future())
         write.ends_session = True
         self._enqueue(write)
-        await write.landed
+        await write.completed
 
     def _enqueue(self, write: _Write) -> None:
         if self.failure is not None:
-            write.land(SessionExpired(self.failure))
+            write.complete(SessionExpired(self.failure))
             return
         self._queue.append(write)
-        self._launch_soon()
+        self._commit_soon()
 
-    def _launch_soon(self) -> None:
+    def _commit_soon(self) -> None:
         # Wait for the end of this loop iteration, so that other writes share the commit.
-        if not self._launch_due and self._flying is None:
-            self._launch_due = True
-            self._loop.call_soon(self._launch)
+        if not self._commit_due and self._committing is None:
+            self._commit_due = True
+            self._loop.call_soon(self._commit_queue)
 
-    def _launch(self) -> None:
-        self._launch_due = False
-        self._flying, self._queue = self._queue, []
+    def _commit_queue(self) -> None:
+        self._commit_due = False
+        self._committing, self._queue = self._queue, []
         changes: list[Change] = []
-        for write in self._flying:
+        for write in self._committing:
             changes += self._decide(write)
         epoch = self._zxid >> _COUNTER_BITS
         if not changes or (
             epoch == self._epoch_durable and not any(change.durable for change in changes)
         ):
-            self._landed()
+            self._commit_succeeded()
             return
         job = self._loop.run_in_executor(self._executor, self._database.commit, changes, epoch)
-        job.add_done_callback(self._committed)
+        job.add_done_callback(self._commit_returned)
 
     def _decide(self, write: _Write) -> list[Change]:
         if not write.applied:
@@ -182,49 +186,49 @@ class EmbeddedServer:
             self._zxid += 1
         return write.commit.changes
 
-    def _committed(self, job: "asyncio.Future[None]") -> None:
+    def _commit_returned(self, job: "asyncio.Future[None]") -> None:
         error = job.exception()
         if error is None:
             self._epoch_durable = self._zxid >> _COUNTER_BITS
             self._full.end("store has free space again")
-            self._landed()
+            self._commit_succeeded()
             return
         if isinstance(error, StoreFull):
             self._full.log(str(error))
-            self._drop(error)
+            self._commit_failed(error)
             return
         _log.error("%s", error)
         self.failure = str(error)
-        self._drop(UnknownOutcome(self.failure))
+        self._commit_failed(UnknownOutcome(self.failure))
         for store in self._sessions.copy():
             store.faults.lose()
 
-    def _landed(self) -> None:
-        writes, self._flying = self._flying or [], None
+    def _commit_succeeded(self) -> None:
+        writes, self._committing = self._committing or [], None
         for write in writes:
             self.tree.replay(write.commit.changes)
             for event in write.commit.events:
                 for store in self._sessions.copy():
                     store.fire(event)
-            write.land()
+            write.complete()
         if self._queue:
-            self._launch_soon()
+            self._commit_soon()
 
-    def _drop(self, error: Exception) -> None:
+    def _commit_failed(self, error: Exception) -> None:
         """Discard the writes of a commit that failed or has an unknown outcome."""
-        writes, self._flying = self._flying or [], None
+        writes, self._committing = self._committing or [], None
         self._ahead = self.tree.copy()
         for write in writes:
             if write.ends_session and self.failure is None:
                 self._queue.insert(0, write)
             else:
-                write.land(error)
+                write.complete(error)
         if self.failure is not None:
             writes, self._queue = self._queue, []
             for write in writes:
-                write.land(SessionExpired(self.failure))
+                write.complete(SessionExpired(self.failure))
         elif self._queue:
-            self._launch_soon()
+            self._commit_soon()
 
 
 class EmbeddedStore:
@@ -239,7 +243,7 @@ class EmbeddedStore:
         self._listeners: list[SessionListener] = []
         self._data_watches: dict[str, dict[Watch, None]] = {}
         self._child_watches: dict[str, dict[Watch, None]] = {}
-        self._last_landed: asyncio.Future[None] | None = None
+        self._last_completed: asyncio.Future[None] | None = None
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._closed = False
         self.faults = Faults(self, server)
@@ -326,14 +330,14 @@ class EmbeddedStore:
         write = self._server.submit(self._session_id, ops, applied=applied)
         response: asyncio.Future[None] = self._loop.create_future()
         self._waiting[response] = None
-        self._last_landed = write.landed
+        self._last_completed = write.completed
 
-        def landed(_: object) -> None:
+        def completed(_: object) -> None:
             self._waiting.pop(response, None)
             if not response.done():
                 response.set_result(None)
 
-        write.landed.add_done_callback(landed)
+        write.completed.add_done_callback(completed)
         await response
         if unknown:
             raise UnknownOutcome("the connection was lost before the response arrived")
@@ -344,8 +348,8 @@ class EmbeddedStore:
     async def _ready_to_read(self, path: str) -> None:
         check_path(path)
         self._check_state()
-        if self._last_landed is not None and not self._last_landed.done():
-            await asyncio.shield(self._last_landed)
+        if self._last_completed is not None and not self._last_completed.done():
+            await asyncio.shield(self._last_completed)
             self._check_state()
 
     def _check_state(self) -> None:

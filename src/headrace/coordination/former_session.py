@@ -1,13 +1,14 @@
 """Ends the ZooKeeper session of a killed process when its successor starts.
 
-The session of a killed process, and its registration, last until the session timeout. The successor
-would have to wait for that, but a session can be ended by any client that has its password. Owns
-the file with the password in the data directory, and encodes the few messages of ZooKeeper's
-protocol.
+The session of a killed process, and its registration, last until the session timeout. Its successor
+would have to wait for that. But any client that has the password of a session can end it. Owns the
+file with the password in the data directory, and encodes the few messages of ZooKeeper's protocol.
 
-1. A session is ended only if its owner is certainly dead. The file must be in the directory that it
-   was written in (not in a copy), the machine must not have been rebooted (nor be a copy), and the
-   caller must hold the directory's lock.
+1. A session is ended only if its owner is certainly dead: a live owner would lose its leaderships.
+   The caller holds the lock of the directory, so no other process uses the directory. The file must
+   be in the directory in which it was written: the owner of a copied file can still run elsewhere.
+   The boot id must be the same: a copy of the machine has another one, and so has the same machine
+   after a restart, which cannot be told apart.
 2. All of this only saves time: if it fails, the session ends by its timeout.
 """
 
@@ -46,7 +47,7 @@ class SessionFile:
         try:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with open(descriptor, "w", encoding="ascii") as file:
-                json.dump(document | self._place(), file)
+                json.dump(document | self._boot_and_directory(), file)
             os.replace(part, self._path)
         except OSError as error:
             _log.warning("session id not written: file=%s error=%s", self._path, error.strerror)
@@ -55,7 +56,8 @@ class SessionFile:
         try:
             with open(self._path, encoding="ascii") as file:
                 document = json.load(file)
-            if {name: document[name] for name in self._place()} != self._place():
+            present = self._boot_and_directory()
+            if {name: document[name] for name in present} != present:
                 return None
             return Session(int(document["session"]), bytes.fromhex(document["password"]))
         except (OSError, ValueError, KeyError, TypeError):
@@ -65,7 +67,8 @@ class SessionFile:
         if os.path.exists(self._path):
             os.remove(self._path)
 
-    def _place(self) -> dict[str, object]:
+    def _boot_and_directory(self) -> dict[str, object]:
+        """The identity of the machine's boot and of the directory (rule 1)."""
         with open(_BOOT_ID, encoding="ascii") as file:
             boot = file.read().strip()
         status = os.stat(os.path.dirname(self._path))

@@ -1,9 +1,9 @@
 """The thread of kazoo: sends requests, receives responses and watch events. Only user of kazoo.
 
 Owns the connection, and converts between the values of kazoo and those of the port. It does not use
-the state of the broker. It passes all results, watch events and session changes to `cross` from one
-thread, so that they reach the loop in order. kazoo's two worker threads, one for results and one
-for watches, are not started, because they would lose that order.
+the state of the broker. It passes all results, watch events and session changes to `call_on_loop`
+from one thread, so that they reach the loop in order. kazoo's two worker threads, one for results
+and one for watches, are not started, because they would lose that order.
 
 1. A request is accepted only for the connection that the loop knows: `accept` sets its number.
    kazoo would keep a request until it has a connection again, which can be another session.
@@ -56,7 +56,7 @@ from headrace.coordination.port import (
     WatchEvent,
 )
 
-Cross = Callable[..., None]
+CallOnLoop = Callable[..., None]
 Done = Callable[[Any, Exception | None], None]
 
 RECONNECT_DELAY_S = 0.05
@@ -71,7 +71,7 @@ _STATES = {
     KazooState.LOST: SessionState.LOST,
 }
 _EVENTS = {kind.name: kind for kind in EventType} | {"CHILD": EventType.CHILDREN}
-_REFUSALS: dict[type[Exception], type[StoreError]] = {
+_PORT_ERRORS: dict[type[Exception], type[StoreError]] = {
     exceptions.NoNodeError: NoNode,
     exceptions.NodeExistsError: NodeExists,
     exceptions.BadVersionError: BadVersion,
@@ -105,18 +105,18 @@ class NotSent(Exception):
     """The connection was closed before the request was accepted."""
 
 
-def refusal(error: Exception, path: str) -> StoreError | StoreUnavailable | None:
+def port_error(error: Exception, path: str) -> StoreError | StoreUnavailable | None:
     """The server's error as that of the port; None if it is not a response to the request."""
     if isinstance(error, exceptions.NoAuthError | exceptions.InvalidACLError):
         return AccessDenied(
             f"ZooKeeper denies access to {path}. Its nodes belong to other credentials than those "
             "of this process: check headrace.zookeeper.digest.file."
         )
-    kind = _REFUSALS.get(type(error))
+    kind = _PORT_ERRORS.get(type(error))
     return None if kind is None else kind(path)
 
 
-def first_refusal(results: Sequence[Any]) -> tuple[int, Exception] | None:
+def failed_operation(results: Sequence[Any]) -> tuple[int, Exception] | None:
     """The operation that made a transaction fail: kazoo returns all errors among the results."""
     failed = [(at, one) for at, one in enumerate(results) if isinstance(one, Exception)]
     blamed = [(at, one) for at, one in failed if not isinstance(one, _ROLLED_BACK)]
@@ -233,10 +233,10 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         is_first = isinstance(request, serialization.Connect)
         if is_first:
             timeout = min(timeout, self.handler.connect_s_max)
-        answer = super()._invoke(timeout, request, xid)
+        response = super()._invoke(timeout, request, xid)
         if is_first:
-            self.negotiated_timeout_ms = int(answer[0].time_out)
-        return answer
+            self.negotiated_timeout_ms = int(response[0].time_out)
+        return response
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._received = bytearray()
@@ -282,18 +282,18 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         queue, pending = self.client._queue, self.client._pending
         frames = bytearray()
         while queue:
-            request, answer = queue.popleft()
+            request, response = queue.popleft()
             self._xid = self._xid % 0x7FFFFFFF + 1
             body = request.serialize()
             frames += _HEADER.pack(8 + len(body), self._xid, request.type)
             frames += body
             # From now on its outcome is unknown, even if the write below fails.
-            pending.append((request, answer, self._xid))
+            pending.append((request, response, self._xid))
         if frames:
             self._write(frames, connect_timeout)
 
 
-class _Answer:
+class _Response:
     """Receives kazoo's result; replaces its AsyncResult, which uses a lock."""
 
     __slots__ = ("_done",)
@@ -316,14 +316,14 @@ class Client(KazooClient):  # type: ignore[misc]
         hosts: str,
         session_timeout_ms: int,
         access: ZooKeeperAccess,
-        cross: Cross,
+        call_on_loop: CallOnLoop,
         on_state: Callable[[SessionState, int, Session, int], None],
         on_event: Callable[[WatchEvent], None],
     ) -> None:
         self._gate = threading.Lock()
         self._number = 0
         self._accepted = -1
-        self._cross = cross
+        self._call_on_loop = call_on_loop
         self._failed: list[tuple[Done, tuple[Any, ...]]] | None = None
         self._on_state = on_state
         self._on_event = on_event
@@ -356,8 +356,8 @@ class Client(KazooClient):  # type: ignore[misc]
         self._accepted = number
 
     def submit(self, request: Any, done: Done) -> None:
-        """Queue a request; `done` is passed to `cross` with the value or the error, in order."""
-        self._call(request, _Answer(partial(self._answered, done)))
+        """Queue a request; `done` is called on the loop with the value or the error, in order."""
+        self._call(request, _Response(partial(self._responded, done)))
 
     def data_request(self, path: str, *, watch: bool) -> Any:
         return serialization.GetData(path, self._watched if watch else None)
@@ -388,17 +388,17 @@ class Client(KazooClient):  # type: ignore[misc]
             self._failed = []
             super()._session_callback(state)
             failed, self._failed = self._failed, None
-            for done, answer in failed:
-                self._cross(done, *answer)
+            for done, response in failed:
+                self._call_on_loop(done, *response)
 
-    def _answered(self, done: Done, *answer: Any) -> None:
+    def _responded(self, done: Done, *response: Any) -> None:
         if self._failed is None:
-            self._cross(done, *answer)
+            self._call_on_loop(done, *response)
         else:
-            self._failed.append((done, answer))
+            self._failed.append((done, response))
 
     def _changed(self, state: Any) -> None:
-        self._cross(
+        self._call_on_loop(
             self._on_state,
             _STATES[state],
             self._number,
@@ -409,4 +409,4 @@ class Client(KazooClient):  # type: ignore[misc]
     def _watched(self, event: Any) -> None:
         kind = _EVENTS.get(event.type)
         if kind is not None:
-            self._cross(self._on_event, WatchEvent(kind, event.path))
+            self._call_on_loop(self._on_event, WatchEvent(kind, event.path))

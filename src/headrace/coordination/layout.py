@@ -66,7 +66,7 @@ CLIENT_CONFIGS = "/config/clients"
 IP_CONFIGS = "/config/ips"
 PRODUCER_IDS = "/producer_ids"
 CHANGES = "/changes"
-ROOMS = (
+BASE_NODES = (
     "/cluster",
     "/brokers",
     BROKER_IDS,
@@ -174,7 +174,7 @@ def topic_path(topic: str) -> str:
 
 
 def states_path(topic: str, partition: int) -> str:
-    """The node with the state of this partition, and of 99 others."""
+    """The node with the states of this partition and of up to 99 others."""
     first = partition - partition % PARTITIONS_PER_NODE
     return f"{TOPICS}/{topic}/{_STATE_PREFIX}{first}"
 

@@ -1,7 +1,7 @@
 """The store that several brokers share: a session with a ZooKeeper ensemble.
 
 Owns the loop's side: pending requests, watches, states. Other threads must not use it: kazoo's
-thread appends to one queue, `_crossed`, which the loop empties.
+thread appends to one queue, `_loop_calls`, which the loop empties.
 
 1. Results and events are handled in the order in which they happened. A watch is set before its
    event arrives, and an event arrives before the result of a later write.
@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 class _PendingRequest:
     """One pending request."""
 
-    __slots__ = ("arms", "path", "request", "response", "writes")
+    __slots__ = ("path", "request", "response", "watch_to_add", "writes")
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class _PendingRequest:
         response: "asyncio.Future[Any]",
         *,
         writes: bool,
-        arms: "tuple[dict[str, dict[Watch, None]], Watch] | None" = None,
+        watch_to_add: "tuple[dict[str, dict[Watch, None]], Watch] | None" = None,
     ) -> None:
         self.path = path
         self.request = request
         self.response = response
         self.writes = writes
-        self.arms = arms
+        self.watch_to_add = watch_to_add
 
     def fail(self, error: Exception) -> None:
         if not self.response.done():
@@ -122,7 +122,7 @@ class ZooKeeperStore:
         self._session_file = session_file
         self._access = access
         self._loop = asyncio.get_running_loop()
-        self._crossed: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._loop_calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._drain_due = False
         self._state = SessionState.LOST
         self._session_id = 0
@@ -135,7 +135,12 @@ class ZooKeeperStore:
         self._connected = asyncio.Event()
         self._closing: asyncio.Future[None] | None = None
         self._client = kazoo_client.Client(
-            self._hosts, session_timeout_ms, access, self._cross, self._session_changed, self._fire
+            self._hosts,
+            session_timeout_ms,
+            access,
+            self._call_on_loop,
+            self._session_changed,
+            self._fire,
         )
 
     @classmethod
@@ -273,12 +278,12 @@ class ZooKeeperStore:
         request = self._kazoo.multi_request(
             [(op, self._full(op.path), self._acl_of(op)) for op in ops]
         )
-        results = await self._ask("multi", request, writes=True)
-        failed = self._kazoo.first_refusal(results)
+        results = await self._send_and_wait("multi", request, writes=True)
+        failed = self._kazoo.failed_operation(results)
         if failed is not None:
             index, error = failed
             op = ops[index]
-            kind = self._kazoo.refusal(error, _about(op))
+            kind = self._kazoo.port_error(error, _about(op))
             if isinstance(kind, AccessDenied):
                 raise kind
             if not isinstance(kind, StoreError):
@@ -292,7 +297,7 @@ class ZooKeeperStore:
         ]
 
     async def sync(self) -> None:
-        await self._ask("/", self._kazoo.sync_request(self._full("/")), writes=False)
+        await self._send_and_wait("/", self._kazoo.sync_request(self._full("/")), writes=False)
 
     async def close(self) -> None:
         if self._closing is None:
@@ -311,7 +316,7 @@ class ZooKeeperStore:
             self._client.end()
         except Exception as error:  # noqa: BLE001 - a session that cannot be closed times out
             _log.warning("ZooKeeper session not closed: error=%s", error)
-        self._cross(self._ended)
+        self._call_on_loop(self._ended)
 
     def _ended(self) -> None:
         assert self._closing is not None
@@ -329,12 +334,14 @@ class ZooKeeperStore:
         watches: dict[str, dict[Watch, None]],
         watch: Watch | None,
     ) -> Any:
-        return await self._ask(path, request, writes=False, arms=watch and (watches, watch))
+        return await self._send_and_wait(
+            path, request, writes=False, watch_to_add=watch and (watches, watch)
+        )
 
     async def _write(self, op: Op) -> Any:
         check_ops([op])
         request = self._kazoo.write_request(op, self._full(op.path), self._acl_of(op))
-        return await self._ask(_about(op), request, writes=True)
+        return await self._send_and_wait(_about(op), request, writes=True)
 
     def _acl_of(self, op: Op) -> NodeAcl:
         """The ACL of a node that is created."""
@@ -345,80 +352,80 @@ class ZooKeeperStore:
     async def get_acl(self, path: str) -> list[tuple[str, str, int]]:
         """Scheme, id and permissions of each entry of a node's ACL."""
         return self._kazoo.acl_entries(
-            await self._ask(path, self._kazoo.acl_request(self._full(path)), writes=False)
+            await self._send_and_wait(path, self._kazoo.acl_request(self._full(path)), writes=False)
         )
 
     async def set_acl(self, path: str, acl: NodeAcl) -> None:
         request = self._kazoo.set_acl_request(self._full(path), acl)
-        await self._ask(path, request, writes=True)
+        await self._send_and_wait(path, request, writes=True)
 
-    async def _ask(
+    async def _send_and_wait(
         self,
         path: str,
         request: Any,
         *,
         writes: bool,
-        arms: tuple[dict[str, dict[Watch, None]], Watch] | None = None,
+        watch_to_add: tuple[dict[str, dict[Watch, None]], Watch] | None = None,
     ) -> Any:
         if self._state is not SessionState.CONNECTED:
-            raise self._refused()
+            raise self._unavailable()
         requested = _PendingRequest(
-            path, request, self._loop.create_future(), writes=writes, arms=arms
+            path, request, self._loop.create_future(), writes=writes, watch_to_add=watch_to_add
         )
         self._unsent.append(requested)
-        self._send()
+        self._send_unsent()
         return await requested.response
 
-    def _send(self) -> None:
+    def _send_unsent(self) -> None:
         while self._unsent and self._in_flight_count < REQUESTS_IN_FLIGHT_MAX:
             requested = self._unsent.popleft()
             self._in_flight_count += 1
-            self._client.submit(requested.request, partial(self._answered, requested))
+            self._client.submit(requested.request, partial(self._responded, requested))
 
-    def _refused(self) -> StoreUnavailable:
+    def _unavailable(self) -> StoreUnavailable:
         if self._state is SessionState.LOST:
             return SessionExpired("the ZooKeeper session has ended")
         return ConnectionLost("ZooKeeper is not connected")
 
-    def _cross(self, callback: Callable[..., None], *args: Any) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *args: Any) -> None:
         """Run a callback on the loop, in order. Can be called on any thread."""
-        self._crossed.append((callback, args))
+        self._loop_calls.append((callback, args))
         if not self._drain_due:
             self._drain_due = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
                 # The loop is closed: no caller waits for the result.
-                self._crossed.clear()
+                self._loop_calls.clear()
 
     def _drain(self) -> None:
         # Reset the flag first: a callback that is appended later is then drained now or by another
         # call.
         self._drain_due = False
-        while self._crossed:
-            callback, args = self._crossed.popleft()
+        while self._loop_calls:
+            callback, args = self._loop_calls.popleft()
             callback(*args)
 
-    def _answered(self, requested: _PendingRequest, value: Any, error: Exception | None) -> None:
+    def _responded(self, requested: _PendingRequest, value: Any, error: Exception | None) -> None:
         self._in_flight_count -= 1
         if error is not None:
-            requested.fail(self._explained(requested, error))
+            requested.fail(self._error_of(requested, error))
         else:
-            if requested.arms is not None:
-                watches, watch = requested.arms
+            if requested.watch_to_add is not None:
+                watches, watch = requested.watch_to_add
                 watches.setdefault(requested.path, {})[watch] = None
             if not requested.response.done():
                 requested.response.set_result(value)
-        self._send()
+        self._send_unsent()
 
-    def _explained(self, requested: _PendingRequest, error: Exception) -> Exception:
+    def _error_of(self, requested: _PendingRequest, error: Exception) -> Exception:
         if isinstance(error, self._kazoo.NotSent):
             return ConnectionLost(
                 "the connection to ZooKeeper was lost before the request was sent"
             )
-        refused = self._kazoo.refusal(error, requested.path)
-        if refused is not None:
-            return refused
+        known = self._kazoo.port_error(error, requested.path)
+        if known is not None:
+            return known
         reason = str(error) or type(error).__name__
         if requested.writes:
             return UnknownOutcome(f"ZooKeeper did not respond ({reason})")
@@ -471,7 +478,7 @@ class ZooKeeperStore:
             self._child_watches.clear()
             unsent, self._unsent = self._unsent, deque()
             for requested in unsent:
-                requested.fail(self._refused())
+                requested.fail(self._unavailable())
         for listener in self._listeners.copy():
             try:
                 listener(state)

@@ -71,7 +71,7 @@ class Files(Protocol):
     def read_ahead(self, fd: int, position: int, size: int) -> None:
         """Tell the kernel that these bytes will be read soon."""
 
-    def leave_read_ahead_to_us(self, fd: int) -> None:
+    def disable_read_ahead(self, fd: int) -> None:
         """Disable the kernel's automatic read-ahead for this descriptor."""
 
     def open_directory(self, path: str) -> int:
@@ -219,7 +219,7 @@ class SystemFiles:
     def read_ahead(self, fd: int, position: int, size: int) -> None:
         os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
 
-    def leave_read_ahead_to_us(self, fd: int) -> None:
+    def disable_read_ahead(self, fd: int) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def open_directory(self, path: str) -> int:

@@ -27,7 +27,7 @@ class LogFile:
         self.files: Files = files
         self.path: str = path
         self.fd: int = fd
-        files.leave_read_ahead_to_us(fd)
+        files.disable_read_ahead(fd)
 
     def __del__(self) -> None:
         self.files.close(self.fd)

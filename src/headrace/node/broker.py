@@ -30,7 +30,7 @@ from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
 from headrace.node.authorization import Authorization
-from headrace.node.environment import Environment, Front, RealEnvironment
+from headrace.node.environment import Environment, RealEnvironment, RequestServer
 from headrace.node.first_user import InvalidFirstUser, create_first_user, first_user
 from headrace.node.groups import Groups
 from headrace.node.replicas import Replicas
@@ -93,7 +93,7 @@ class Broker:
         self._table = PartitionTable()
         self._store: Store | None = None
         self._controller: Controller | None = None
-        self._server: Front | None = None
+        self._server: RequestServer | None = None
         self._appends: AppendQueue | None = None
         self._replication: Replication | None = None
         self._worker: Worker | None = None
@@ -486,13 +486,13 @@ class Broker:
         if self._strays is not None:
             self._strays.tick(now, is_connected=not self._has_no_session())
         elif self._controller is not None and not self._adopts:
-            from headrace.node.strays import Record, Strays
+            from headrace.node.strays import StoreRecord, Strays
 
             controller = self._controller
             self._strays = Strays(
                 self._logs,
                 controller.image.names_by_id,
-                Record(self._store_id, controller.last_epoch),
+                StoreRecord(self._store_id, controller.last_epoch),
                 self.config.get_int("log.segment.delete.delay.ms") / 1000,
                 worker.submit,
                 self._remove,

@@ -104,7 +104,7 @@ class Compaction:
                 time_is_trusted=is_trusted,
             )
         except (OSError, ApiError) as error:
-            self._unreadable(found.log, error)
+            self._cannot_compact(found.log, error)
             self._wait()
             return
         self._ended.clear()
@@ -156,12 +156,12 @@ class Compaction:
         try:
             rebuild_aborted(log, segment)
         except (OSError, ApiError) as error:
-            self._unreadable(log, error)
+            self._cannot_compact(log, error)
             return
         log.durable.unsettle(segment)
         self._start_job_of(log)
 
-    def _unreadable(self, log: Log, error: OSError | ApiError) -> None:
+    def _cannot_compact(self, log: Log, error: OSError | ApiError) -> None:
         """Try again later if descriptors or space are missing; skip the log otherwise."""
         _LOG.warning("log not compacted: partition=%s error=%s", log.partition, error)
         if not (isinstance(error, OSError) and error.errno in PASSING):

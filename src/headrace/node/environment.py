@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.server.server import Server
 
 
-class Front(Protocol):
+class RequestServer(Protocol):
     """Receives requests and sends responses; see server.Server."""
 
     def deliver(self) -> None: ...
@@ -64,7 +64,7 @@ class Environment(Protocol):
         appends: AppendQueue,
         reader: FetchReader,
         sessions: LeaderSessions | None,
-    ) -> Front: ...
+    ) -> RequestServer: ...
 
     async def open_store(self, config: BrokerConfig, directory: str) -> Store: ...
 

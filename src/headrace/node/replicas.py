@@ -78,13 +78,13 @@ class Replicas:
         """Partitions by topic whose logs are not open yet."""
         self._retries: dict[str, asyncio.TimerHandle] = {}
         """Topics with logs that could not be opened, and the timer of the next attempt."""
-        self._unopenable = RecurringProblem(_log, clock.monotonic)
+        self._open_problem = RecurringProblem(_log, clock.monotonic)
         self._slices = Slices(self._step, clock.monotonic, self._slice_ended)
         self._progressed = asyncio.Event()
 
     def load(self) -> None:
         """Open the logs of all partitions that this broker has in the image."""
-        self._take_dynamic_settings()
+        self._apply_dynamic_settings()
         topics = self._image.topics.values()
         self._logs.load(
             {
@@ -93,13 +93,13 @@ class Replicas:
                     self._config.topic_config(topic.configs),
                 )
                 for topic in topics
-                for index in self._mine(topic)
+                for index in self._own_partitions(topic)
             },
             dict(self._reassigned_partitions()),
             {
                 TopicPartition(topic.name, index)
                 for topic in topics
-                for index in self._mine(topic)
+                for index in self._own_partitions(topic)
                 if self._is_only_copy(topic.partitions[index])
             },
         )
@@ -124,16 +124,16 @@ class Replicas:
         if change.is_lost:
             self._resign_all()
         for topic in change.deleted:
-            self._drop(topic)
+            self._topic_deleted(topic)
         for topic in change.created:
             self._update(topic)
         for before, topic in change.changed:
             indexes = changed_partitions(before, topic)
             if before.configs != topic.configs:
                 # Apart from those that were reassigned to other brokers.
-                indexes = sorted({*indexes, *self._mine(topic)})
+                indexes = sorted({*indexes, *self._own_partitions(topic)})
             self._update(topic, indexes)
-        if change.broker_configs and self._take_dynamic_settings():
+        if change.broker_configs and self._apply_dynamic_settings():
             for topic in self._image.topics.values():
                 self._update(topic)
         self._slices.run()
@@ -150,7 +150,7 @@ class Replicas:
             for partition in self._table
         }
 
-    def _mine(self, topic: TopicState) -> list[int]:
+    def _own_partitions(self, topic: TopicState) -> list[int]:
         return [
             index for index, state in enumerate(topic.partitions) if self._node_id in state.replicas
         ]
@@ -169,7 +169,7 @@ class Replicas:
     def _update(self, topic: TopicState, indexes: Iterable[int] | None = None) -> None:
         """Apply the states of these partitions, or of all."""
         config = self._config.topic_config(topic.configs)
-        for index in self._mine(topic) if indexes is None else indexes:
+        for index in self._own_partitions(topic) if indexes is None else indexes:
             if self._node_id not in topic.partitions[index].replicas:
                 self._remove_replica(topic.name, index)
                 continue
@@ -235,7 +235,7 @@ class Replicas:
     def _retry_opening(self, topic: str, error: ApiError) -> None:
         if topic in self._retries:
             return
-        self._unopenable.log(f"{error.message} Headrace retries.")
+        self._open_problem.log(f"{error.message} Headrace retries.")
         loop = asyncio.get_running_loop()
         self._retries[topic] = loop.call_later(_RETRY_SECONDS, self._open_again, topic)
 
@@ -276,11 +276,11 @@ class Replicas:
         if was_leader:
             self._appends.leadership_lost(partition)
 
-    def _drop(self, topic: TopicState) -> None:
+    def _topic_deleted(self, topic: TopicState) -> None:
         self._unopened.pop(topic.name, None)
         for partition in self._table.drop_topic(topic.name):
-            self._forget(partition)
-        for index in self._mine(topic):
+            self._delete_partition(partition)
+        for index in self._own_partitions(topic):
             self._logs.discard(TopicPartition(topic.name, index))
 
     def _remove_replica(self, topic: str, index: int) -> None:
@@ -292,10 +292,10 @@ class Replicas:
                 del self._unopened[topic]
         partition = self._table.drop(topic, index)
         if partition is not None:
-            self._forget(partition)
+            self._delete_partition(partition)
         self._logs.discard(TopicPartition(topic, index))
 
-    def _forget(self, partition: Partition) -> None:
+    def _delete_partition(self, partition: Partition) -> None:
         if self._fetchers is not None:
             self._fetchers.unfollow(partition)
         # Waiting requests resume, and return an error because the partition is deleted.
@@ -304,7 +304,7 @@ class Replicas:
         self._logs.delete(TopicPartition(partition.topic, partition.index))
         partition.job_done()
 
-    def _take_dynamic_settings(self) -> bool:
+    def _apply_dynamic_settings(self) -> bool:
         configs = self._image.broker_configs
         return bool(
             self._config.update_dynamic(configs.get(self._node_id, {}), configs.get(None, {}))

@@ -1,6 +1,6 @@
 """Replication in one broker of a cluster: both sides of replica fetches, and the ISR.
 
-Connects the replica fetchers, the leader's fetch sessions and the ISR keeper to this broker's image
+Connects the replica fetchers, the leader's fetch sessions and `IsrService` to this broker's image
 of the cluster. Decides nothing.
 """
 

@@ -37,8 +37,8 @@ Submit = Callable[
 """Runs a job on a worker, then calls the second argument on the loop with its result or error."""
 
 
-class Record(NamedTuple):
-    """The store at the last start."""
+class StoreRecord(NamedTuple):
+    """The store at a start of this broker, as the file has it."""
 
     store: str = ""
     """Identifies the store; a store that was created again has another value."""
@@ -48,7 +48,7 @@ class Record(NamedTuple):
     """Whether strays were found in a store that might lack topics."""
 
 
-def decide(before: Record, now: Record, *, has_strays: bool) -> Record:
+def decide(before: StoreRecord, now: StoreRecord, *, has_strays: bool) -> StoreRecord:
     """What to record now; if it `keeps`, the strays stay.
 
     The flag lasts until no strays are left: in a store without its topics, every replica is stray.
@@ -59,17 +59,17 @@ def decide(before: Record, now: Record, *, has_strays: bool) -> Record:
     return now._replace(keeps=before.keeps or not is_complete)
 
 
-def encode(record: Record) -> bytes:
+def encode(record: StoreRecord) -> bytes:
     return json.dumps({"version": 0, **record._asdict()}).encode()
 
 
-def decode(data: bytes) -> Record:
+def decode(data: bytes) -> StoreRecord:
     """An empty record if the file is missing or damaged."""
     try:
         fields = json.loads(data)
-        return Record(str(fields["store"]), int(fields["epoch"]), bool(fields["keeps"]))
+        return StoreRecord(str(fields["store"]), int(fields["epoch"]), bool(fields["keeps"]))
     except (ValueError, KeyError, TypeError):
-        return Record()
+        return StoreRecord()
 
 
 class Strays:
@@ -77,7 +77,7 @@ class Strays:
         self,
         logs: LogDirectory,
         topics_by_id: Mapping[UUID, str],
-        now: Record,
+        now: StoreRecord,
         delay_s: float,
         submit: Submit,
         remove: Callable[[RemoveDirectories], None],
@@ -101,7 +101,7 @@ class Strays:
         self._submit(job, partial(self._updated, now + self._delay_s))
 
     def _updated(self, due: float, record: object, error: BaseException | None) -> None:
-        if isinstance(record, Record) and not record.keeps:
+        if isinstance(record, StoreRecord) and not record.keeps:
             self._due = due
         elif error is not None:
             _log.error("stray replicas kept after an internal error", exc_info=error)
@@ -150,7 +150,7 @@ class Strays:
 # These run on a worker.
 
 
-def _update(files: Files, path: str, now: Record, *, has_strays: bool) -> Record:
+def _update(files: Files, path: str, now: StoreRecord, *, has_strays: bool) -> StoreRecord:
     """Compare the record of the last start with this one, and replace it.
 
     If the file cannot be read, the record is empty, and all strays stay.
@@ -158,7 +158,7 @@ def _update(files: Files, path: str, now: Record, *, has_strays: bool) -> Record
     try:
         before = decode(files.read_file(path))
     except OSError:
-        before = Record()
+        before = StoreRecord()
     record = decide(before, now, has_strays=has_strays)
     try:
         files.replace_file(path, encode(record))

@@ -3,9 +3,9 @@
 Owns the connection, not the contents of requests. Brokers connect only through `Network`, so that a
 simulated network can replace it.
 
-1. Every `answered` is called exactly once: with the response, or with None if the link broke.
-2. `answered` and the callback of `on_close` are called on the loop, never within `send`.
-3. A response that does not belong to the oldest open request breaks the link.
+1. Every `on_response` is called exactly once: with the response, or with None if the link broke.
+2. `on_response` and the callback of `on_close` are called on the loop, never within `send`.
+3. A response that does not belong to the oldest request in flight breaks the link.
 4. No memory is allocated by a size that the peer announces.
 """
 
@@ -20,7 +20,7 @@ _CLIENT_ID = "headrace"
 _SILENCE_S_MAX = 7
 _PROBES = 4
 
-Answered = Callable[[bytes | None], None]
+OnResponse = Callable[[bytes | None], None]
 
 
 class LinkBroken(Exception):
@@ -45,14 +45,15 @@ class Link(Protocol):
     def is_ended(self) -> bool:
         """Whether the peer has closed or reset the connection, even if no event reported it yet."""
 
-    def send(self, frame: bytes, answered: Answered) -> None:
+    def send(self, frame: bytes, on_response: OnResponse) -> None:
         """Send a request: its frame without the length. The link sets the correlation id.
 
-        `answered` gets the frame of the response without its length. Several requests can be open.
+        `on_response` gets the frame of the response without its length. Several requests can be in
+        flight.
         """
 
-    def on_close(self, tell: Callable[[], None]) -> None:
-        """Call `tell` once after either side has ended the link; soon if it has already ended."""
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once after either side has ended the link, also if it already has."""
 
     def close(self) -> None: ...
 
@@ -71,7 +72,7 @@ async def call(
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[bytes | None] = loop.create_future()
 
-    def answered(frame: bytes | None) -> None:
+    def on_response(frame: bytes | None) -> None:
         if not outcome.done():
             outcome.set_result(frame)
 
@@ -79,8 +80,8 @@ async def call(
         data = encode_request(api_key, version, 0, _CLIENT_ID, request)
     except OSError as error:
         raise _schema_not_loaded(error) from error
-    link.send(data, answered)
-    timer = loop.call_later(timeout_s, answered, None)
+    link.send(data, on_response)
+    timer = loop.call_later(timeout_s, on_response, None)
     try:
         frame = await outcome
     finally:

@@ -36,7 +36,7 @@ class SocketLink:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._correlation_id = 0
-        self._asked: deque[tuple[int, Callable[[bytes | None], None]]] = deque()
+        self._in_flight: deque[tuple[int, Callable[[bytes | None], None]]] = deque()
         self._listeners: list[Callable[[], None]] = []
         self._unsent = b""
         self._input = b""
@@ -49,12 +49,12 @@ class SocketLink:
         self.is_lost = False
         self._loop.add_reader(sock.fileno(), self._readable)
 
-    def send(self, frame: bytes, answered: Callable[[bytes | None], None]) -> None:
+    def send(self, frame: bytes, on_response: Callable[[bytes | None], None]) -> None:
         if not self.is_open:
-            self._loop.call_soon(answered, None)
+            self._loop.call_soon(on_response, None)
             return
         correlation_id = self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        self._asked.append((correlation_id, answered))
+        self._in_flight.append((correlation_id, on_response))
         head = _PREFIX.pack(len(frame), frame[:4], correlation_id)
         data = head + frame[_CORRELATION_ID_END:]
         if self._has_output():
@@ -91,11 +91,11 @@ class SocketLink:
         except OSError as error:
             return isinstance(error, ConnectionError)
 
-    def on_close(self, tell: Callable[[], None]) -> None:
+    def on_close(self, callback: Callable[[], None]) -> None:
         if self.is_open:
-            self._listeners.append(tell)
+            self._listeners.append(callback)
         else:
-            self._loop.call_soon(tell)
+            self._loop.call_soon(callback)
 
     def close(self) -> None:
         if not self.is_open:
@@ -108,13 +108,13 @@ class SocketLink:
         self._loop.call_soon(self._sock.close)
         self._unsent = self._input = b""
         self._chunks.clear()
-        requested, listeners = list(self._asked), self._listeners
-        self._asked.clear()
+        requested, listeners = list(self._in_flight), self._listeners
+        self._in_flight.clear()
         self._listeners = []
-        for _, answered in requested:
-            self._loop.call_soon(answered, None)
-        for tell in listeners:
-            self._loop.call_soon(tell)
+        for _, on_response in requested:
+            self._loop.call_soon(on_response, None)
+        for callback in listeners:
+            self._loop.call_soon(callback)
 
     def _push(self) -> None:
         try:
@@ -178,9 +178,9 @@ class SocketLink:
             self._chunks.append(data)
             self._missing -= len(data)
             return
-        self._take(data)
+        self._split_frames(data)
 
-    def _take(self, data: bytes) -> None:
+    def _split_frames(self, data: bytes) -> None:
         """Split received bytes into frames, and pass each to its request."""
         at: i64 = 0
         if self._missing > 0:
@@ -189,7 +189,7 @@ class SocketLink:
             self._chunks.append(data if at == len(data) else data[:at])
             whole = b"".join(self._chunks)
             self._chunks.clear()
-            self._answer(whole)
+            self._handle_response(whole)
         elif self._input:
             data = self._input + data
             self._input = b""
@@ -209,7 +209,7 @@ class SocketLink:
                 self._chunks.append(data[at:])
                 self._missing = size - (end - at)
                 return
-            self._answer(data[at : at + size])
+            self._handle_response(data[at : at + size])
             at += size
         if self.is_open:
             self._input = data[at:] if at < end else b""
@@ -222,14 +222,14 @@ class SocketLink:
             return "unknown"
         return f"{address[0]}:{address[1]}"
 
-    def _answer(self, frame: bytes) -> None:
-        if not self._asked or self._asked[0][0] != read_i32_be(frame, 0):
+    def _handle_response(self, frame: bytes) -> None:
+        if not self._in_flight or self._in_flight[0][0] != read_i32_be(frame, 0):
             _LOG.warning("unexpected response, connection to broker closed: peer=%s", self._peer())
             self.close()
             return
-        _, answered = self._asked.popleft()
+        _, on_response = self._in_flight.popleft()
         try:
-            answered(frame)
+            on_response(frame)
         except Exception:  # noqa: BLE001 (a bug of ours costs the link that met it)
             _LOG.exception(
                 "response handling failed, connection to broker closed: peer=%s", self._peer()

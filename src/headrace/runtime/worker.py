@@ -20,7 +20,7 @@ class Worker:
         self._jobs: SimpleQueue[tuple[Callable[[], object], Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"headrace-{name}", daemon=True)
         self._started = False
-        self._drops = False
+        self._drops_queued = False
 
     def submit(self, job: Callable[[], object], done: Done) -> None:
         """Run `job` on the thread, then `done(result, error)` on the loop."""
@@ -45,14 +45,14 @@ class Worker:
 
     def stop(self, *, finish: bool = True) -> None:
         """Run all submitted jobs, or only the current one, then end the thread."""
-        self._drops = not finish
+        self._drops_queued = not finish
         if self._started:
             self._jobs.put(None)
             self._thread.join()
 
     def _run(self) -> None:
         while (task := self._jobs.get()) is not None:
-            if self._drops or not self._run_one(*task):
+            if self._drops_queued or not self._run_one(*task):
                 return
             # Free the last job, which can be large, before the thread waits.
             del task

@@ -228,7 +228,7 @@ class SimulatedFiles:
     def read_ahead(self, fd: int, position: int, size: int) -> None:
         self.uncached.discard(self._open[fd][1])
 
-    def leave_read_ahead_to_us(self, fd: int) -> None:
+    def disable_read_ahead(self, fd: int) -> None:
         assert fd in self._open
 
     def open_directory(self, path: str) -> int:

@@ -10,7 +10,7 @@ from headrace.controller.service import Controller
 from headrace.env.clock import SystemClock
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
-from headrace.runtime.link import Answered, Link, LinkBroken, Refused
+from headrace.runtime.link import Link, LinkBroken, OnResponse, Refused
 from headrace.wire.header import read_header
 
 
@@ -85,11 +85,11 @@ class MemoryLink:
         self.source = source
         self.port = port
         self._network = network
-        self._asked: list[Answered] = []
+        self._asked: list[OnResponse] = []
         self._listeners: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, frame: bytes, answered: Answered) -> None:
+    def send(self, frame: bytes, answered: OnResponse) -> None:
         self._asked.append(answered)
         loop = asyncio.get_running_loop()
         if self.is_open and (self.source, self.port) not in self._network.silent:
@@ -99,7 +99,7 @@ class MemoryLink:
         elif not self.is_open:
             loop.call_soon(answered, None)
 
-    async def _deliver(self, frame: bytes, answered: Answered) -> None:
+    async def _deliver(self, frame: bytes, answered: OnResponse) -> None:
         broker = self._network.brokers[self.port]
         header = read_header(frame)
         context = RequestContext(*header[:4], f"127.0.0.1:{self.source}", "INTERNAL", True)

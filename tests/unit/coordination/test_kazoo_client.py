@@ -12,7 +12,7 @@ from kazoo.protocol.states import KeeperState
 
 from headrace.coordination.access import ANONYMOUS
 from headrace.coordination.former_session import Session
-from headrace.coordination.kazoo_client import Client, NotSent, first_refusal, sync_request
+from headrace.coordination.kazoo_client import Client, NotSent, failed_operation, sync_request
 from headrace.coordination.port import SessionState, WatchEvent
 
 
@@ -94,7 +94,7 @@ def test_who_hears_of_a_lost_answer_has_heard_of_the_lost_connection() -> None:
 def test_the_operation_to_blame_is_found_among_the_results_of_a_transaction() -> None:
     bad = BadVersionError()
     rest = [RuntimeInconsistency()]
-    assert first_refusal(["/made", True]) is None
-    assert first_refusal([RolledBackError(), bad, *rest]) == (1, bad)
+    assert failed_operation(["/made", True]) is None
+    assert failed_operation([RolledBackError(), bad, *rest]) == (1, bad)
     # What no release does, and must not pass for a success.
-    assert first_refusal(["/made", rest[0]]) == (1, rest[0])
+    assert failed_operation(["/made", rest[0]]) == (1, rest[0])

@@ -11,7 +11,7 @@ def test_the_page_has_every_path() -> None:
     text = PAGE.read_text(encoding="utf-8")
     constants = [value for name, value in vars(layout).items() if name.isupper()]
     paths = {each for each in constants if isinstance(each, str) and each.startswith("/")}
-    paths |= set(layout.ROOMS)
+    paths |= set(layout.BASE_NODES)
     assert len(paths) > 12
     leaves = [path for path in paths if not any(other.startswith(path + "/") for other in paths)]
     assert [path for path in sorted(leaves) if f"`{path}" not in text] == []
