@@ -44,7 +44,7 @@ MUTATIONS = (
     ),
     Mutation(
         "B2",
-        "a leader answers for an epoch that it does not know",
+        "a leader responds for an epoch that it does not know",
         "headrace/replication/partition.py",
         (
             (
@@ -56,7 +56,7 @@ MUTATIONS = (
     ),
     Mutation(
         "B3",
-        "a leader answers followers of any epoch",
+        "a leader responds to followers of any epoch",
         "headrace/replication/leader_sessions.py",
         (
             ("            or part.current_leader_epoch != partition.leader_epoch\n", ""),
@@ -66,14 +66,14 @@ MUTATIONS = (
     ),
     Mutation(
         "B4",
-        "a new leader lets followers in before they have what its epoch began with",
+        "a new leader adds followers to the ISR that lack records of its epoch's start",
         "headrace/replication/partition.py",
         (("            and follower.end_offset >= self.epoch_start_offset\n", ""),),
         f"{_PARTITION}::test_a_follower_is_let_in_only_with_what_was_there_when_the_epoch_began",
     ),
     Mutation(
         "B5",
-        "a smaller ISR counts before the store has agreed",
+        "a smaller ISR applies before the store has accepted it",
         "headrace/replication/partition.py",
         (
             (
@@ -86,7 +86,7 @@ MUTATIONS = (
     ),
     Mutation(
         "B5-unknown",
-        "no answer to a change of the ISR is taken for a refusal",
+        "a leader treats a missing response to an ISR change as a rejection",
         "headrace/replication/isr_service.py",
         (
             (
@@ -100,7 +100,7 @@ MUTATIONS = (
     ),
     Mutation(
         "B6",
-        "another life of a broker counts as the member that it was",
+        "another incarnation of a broker counts as the member of the ISR",
         "headrace/replication/replica_progress.py",
         (
             (
@@ -121,7 +121,7 @@ MUTATIONS = (
     ),
     Mutation(
         "B6-last",
-        "members of the ISR and the ELR that are missing are not waited for",
+        "the controller does not wait for missing members of the ISR and the ELR",
         "headrace/controller/failover_machine.py",
         (
             (
@@ -146,7 +146,7 @@ MUTATIONS = (
     ),
     Mutation(
         "B7",
-        "a broker obeys what was meant for its former life",
+        "a broker acts on a state that elected its former incarnation",
         "headrace/node/replicas.py",
         (
             (

@@ -16,8 +16,8 @@ ISR, the ELR or the last known ELR.
    partition has no leader until one returns with that proof, or until all of them are live and
    their logs were compared. The last ISR is never emptied. No wait expires.
 4. A broker that registered again, cleanly or not, leads only under a new leader epoch (B7).
-5. The ISR grows only by a request of its leader, in its own epochs. Each member that the request
-   names is live under the named epoch, is not leaving, and has no failed log (B6, B7).
+5. The ISR grows only by a request of its leader in the present epochs. Each member that the request
+   names is live under the named epoch, is not stopping, and has no offline log (B6, B7).
 6. The ELR is empty while the ISR has min.insync.replicas members (KIP-966): a leader commits
    nothing while its ISR is smaller, or while its state has an ELR.
 """

@@ -45,7 +45,7 @@ class AppendQueue:
         self.send_responses = send_responses
         """Flushes and sends responses; called for work that ends outside of an iteration."""
         self.may_be_stale = may_be_stale
-        """Whether other brokers may lead already, because this broker has no ZooKeeper session."""
+        """Whether other brokers may lead already, as this broker is not connected to ZooKeeper."""
         self._takes_jobs = True
         self.now_ms: i64 = clock.wall_ms()
         self.dirty: list[Partition] = []

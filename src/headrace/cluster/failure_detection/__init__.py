@@ -1,1 +1,1 @@
-"""Failure detection: probes of brokers, verdicts about them, and responses that wait for one."""
+"""Failure detection: probes of brokers, decisions about them, and responses that wait for one."""
