@@ -224,7 +224,7 @@ def recover(
 ) -> PartitionState | None:
     """Elect the replica with the greatest (last epoch, log end offset); the others follow (I12).
 
-    `ends` has the log ends of replicas that responded, and must have those of all awaited members.
+    `ends` has the log ends of replicas that responded. None if a complete one did not respond.
     The caller omits a log that ends beyond the furthest member but lacks some of its records.
     """
     if missing(state, live, offline, min_insync) != []:

@@ -4,8 +4,8 @@ Owns the last known versions of the nodes, and the error for clients if the stor
 It does not change the image. `ControllerRole` has the fence.
 
 1. The store applies writes of one session in order, so each write can contain the list of changes
-   including those of earlier writes. A rejected write leaves a row too many in the list. A broker
-   that reads this row only reads a node again.
+   including those of earlier writes. The row of a rejected write stays in the list. It makes other
+   brokers read an unchanged node again.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,8 @@ class FencedWriter:
     ) -> bool:
         """Write all of `ops`, and `rows` into the list of changes.
 
-        Returns False if a version did not match, or the outcome is unknown: decide again.
+        Returns False if a version did not match, or the outcome is unknown. The caller then reads
+        the nodes and decides again.
 
         NOT_CONTROLLER means that nothing was written. Clients then look for the controller and
         retry: it can be another broker, or this one once its store is back. KAFKA_STORAGE_ERROR

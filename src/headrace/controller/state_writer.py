@@ -7,7 +7,8 @@ newer ones.
 1. A decision gets its result when the store has accepted it and the image contains it (B5). After
    an unknown outcome, the nodes are read, and the decision is made again.
 2. A write checks the versions of the nodes that the decision has read, and holds the topics' locks.
-3. If a topic is deleted or created again during a write, its former state is not shown.
+3. If a topic is deleted or created again during a write, its former state
+   does not reach the image.
 """
 
 import asyncio
