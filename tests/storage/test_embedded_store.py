@@ -221,7 +221,7 @@ class CountedDatabase(Database):
 
 
 async def _server(database: Database) -> EmbeddedServer:
-    return await EmbeddedServer.over(database, ThreadPoolExecutor(1))
+    return await EmbeddedServer.open_database(database, ThreadPoolExecutor(1))
 
 
 def test_writes_that_wait_together_share_a_commit_and_ephemerals_need_none(

@@ -63,7 +63,7 @@ class Broker:
 
     async def start(self) -> Controller:
         self.database = GatedDatabase(self.path)
-        self.server = await EmbeddedServer.over(self.database, ThreadPoolExecutor(1))
+        self.server = await EmbeddedServer.open_database(self.database, ThreadPoolExecutor(1))
         self.store: EmbeddedStore = self.server.session()
         self.controller = Controller(
             self.store,
