@@ -106,14 +106,14 @@ class SimulatedFront:
         self.appends = appends
         permissions = TopicPermissions(context.authorizer, context.image)
         self.fetch = FetchHandler(
-            partitions,
-            appends,
-            reader,
-            process.loop.call_later,
-            lambda: process.world.random.randint(1, 0x7FFFFFFF),
-            config.get_int("fetch.max.bytes"),
-            1000,
-            permissions,
+            partitions=partitions,
+            appends=appends,
+            reader=reader,
+            call_later=process.loop.call_later,
+            random_id=lambda: process.world.random.randint(1, 0x7FFFFFFF),
+            response_bytes_max=config.get_int("fetch.max.bytes"),
+            sessions_max=1000,
+            permissions=permissions,
         )
         self.sessions = sessions
         self._produce = ProduceHandler(

@@ -197,17 +197,17 @@ class Controller:
 
     def _make_failure_detector(self, silence_s: float, clock: Clock) -> FailureDetector:
         return FailureDetector(
-            self.node_id,
-            self.image,
-            self._role,
-            self._peers,
-            clock,
-            self._liveness,
-            self._failover.run_soon,
-            self._failover.remove_dead,
-            self._held,
-            self._registration,
-            silence_s,
+            node_id=self.node_id,
+            image=self.image,
+            role=self._role,
+            peers=self._peers,
+            clock=clock,
+            liveness=self._liveness,
+            elect=self._failover.run_soon,
+            remove=self._failover.remove_dead,
+            held=self._held,
+            registration=self._registration,
+            silence_s=silence_s,
         )
 
     def _make_registration(self, locks: KeyedLocks) -> Registration:

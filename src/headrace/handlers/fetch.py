@@ -87,6 +87,7 @@ class FetchExchange(Exchange):
 class FetchHandler:
     def __init__(
         self,
+        *,
         partitions: "PartitionTable",
         appends: AppendQueue,
         reader: FetchReader,

@@ -152,6 +152,11 @@ class Broker:
         groups = self._groups = Groups(
             config, self._clock, controller, self._table, appends, worker, self._logs.trust.is_given
         )
+        has_isolated_leaders = _never
+        sessions = None
+        if replication is not None:
+            has_isolated_leaders = replication.has_isolated_leaders
+            sessions = replication.sessions
         context = BrokerContext(
             config.node_id,
             controller.image,
@@ -167,23 +172,15 @@ class Broker:
             wait_for_election=controller.wait_for_election,
             listed=controller.listed,
             was_lost=controller.was_lost,
-            has_isolated_leaders=_never
-            if replication is None
-            else replication.has_isolated_leaders,
+            has_isolated_leaders=has_isolated_leaders,
             authorizer=authorization.authorizer,
             tls=tls,
             audit=authorization.audit,
         )
-        sessions = None if replication is None else replication.sessions
         server = self._server = self._environment.front(
             context, self._table, appends, reader, sessions
         )
-        # IPv6 first: 127.0.0.1 also binds ::1, where another listener can need the same port.
-        ports = {
-            endpoint.listener: server.listen(endpoint.listener, endpoint.host, endpoint.port)
-            for endpoint in sorted(config.listeners, key=lambda each: ":" not in each.host)
-        }
-        endpoints = config.advertise(ports, socket.gethostname())
+        endpoints = config.advertise(self._open_listeners(server), socket.gethostname())
         await controller.start(
             endpoints,
             rack=config.rack,
@@ -210,6 +207,14 @@ class Broker:
         by_name = {each.listener: each.address for each in endpoints}
         self.internal_address = by_name.pop(config.internal_listener, "")
         self.address = ",".join(by_name.values())
+
+    def _open_listeners(self, server: RequestServer) -> dict[str, int]:
+        """Open all listeners, and return their ports by name."""
+        # IPv6 first: 127.0.0.1 also binds ::1, where another listener can need the same port.
+        return {
+            endpoint.listener: server.listen(endpoint.listener, endpoint.host, endpoint.port)
+            for endpoint in sorted(self.config.listeners, key=lambda each: ":" not in each.host)
+        }
 
     def _open_audit_file(self) -> None:
         path = self.config.get_optional_str("headrace.audit.file")
@@ -326,16 +331,16 @@ class Broker:
         self, controller: Controller, appends: AppendQueue, replication: "Replication | None"
     ) -> Replicas:
         return Replicas(
-            self.config.node_id,
-            self.config,
-            controller.image,
-            self._logs,
-            self._table,
-            self._clock,
-            appends,
-            self._remove,
-            lambda: controller.broker_epoch,
-            replication,
+            node_id=self.config.node_id,
+            config=self.config,
+            image=controller.image,
+            logs=self._logs,
+            table=self._table,
+            clock=self._clock,
+            appends=appends,
+            remove=self._remove,
+            broker_epoch=lambda: controller.broker_epoch,
+            fetchers=replication,
         )
 
     async def _load(

@@ -53,6 +53,7 @@ class Fetchers(Protocol):
 class Replicas:
     def __init__(
         self,
+        *,
         node_id: int,
         config: BrokerConfig,
         image: ClusterImage,

@@ -66,6 +66,7 @@ async def _needs_no_login(_link: Link, _endpoint: Endpoint) -> None:
 class ReplicaFetchers:
     def __init__(
         self,
+        *,
         network: Network,
         clock: Clock,
         node_id: int,

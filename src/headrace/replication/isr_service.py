@@ -59,6 +59,7 @@ class _IsrChange(NamedTuple):
 class IsrService:
     def __init__(
         self,
+        *,
         node_id: int,
         broker_epoch: Callable[[], int],
         image: ClusterImage,

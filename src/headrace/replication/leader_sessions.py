@@ -54,6 +54,7 @@ THROTTLED: Final = 2
 class LeaderSessions:
     def __init__(
         self,
+        *,
         partitions: "PartitionTable",
         appends: AppendQueue,
         reader: FetchReader,

@@ -68,6 +68,7 @@ ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes]"]
 class Plane:
     def __init__(
         self,
+        *,
         appends: AppendQueue,
         produce: ProduceHandler,
         fetch: FetchHandler,
@@ -82,7 +83,6 @@ class Plane:
         spin_seconds: float,
         quotas: QuotaTable,
         on_close: Callable[[Connection, str], None],
-        *,
         observe: Observe | None = None,
     ) -> None:
         """`observe` is called at the end of each request: see request_ends.py."""

@@ -60,35 +60,9 @@ class Server:
         self._appends = appends
         self._read_worker = reader.worker
         self._check_worker = Worker("check", self._loop)
-        permissions = TopicPermissions(broker.authorizer, broker.image)
-        is_rack_aware = config.get_optional_str("replica.selector.class") == RACK_AWARE
-        self.fetch = FetchHandler(
-            partitions,
-            appends,
-            reader,
-            self._loop.call_later,
-            lambda: random.randint(1, 0x7FFFFFFF),
-            config.get_int("fetch.max.bytes"),
-            config.get_int("max.incremental.fetch.session.cache.slots"),
-            permissions,
-            RackAwareReplicas(broker.node_id, broker.image).choose if is_rack_aware else None,
-        )
-        self.plane = Plane(
-            appends,
-            ProduceHandler(partitions, appends, self._check_worker, permissions),
-            self.fetch,
-            sessions,
-            CommitHandler(broker.image, appends, broker.groups, broker.authorizer),
-            self._cold,
-            self._read_worker,
-            self._clock.monotonic,
-            config.get_int("socket.request.max.bytes"),
-            config.get_int("queued.max.request.bytes"),
-            config.get_int("headrace.response.queue.bytes.max"),
-            config.get_int("headrace.spin.us") / 1_000_000,
-            broker.quotas,
-            self._closed,
-        )
+        self._permissions = TopicPermissions(broker.authorizer, broker.image)
+        self.fetch = self._create_fetch_handler(partitions, reader)
+        self.plane = self._create_plane(partitions, sessions)
         self.deliver = self.plane.deliver
         """Ends a loop iteration: writes, acknowledges, sends."""
         self._admission = Admission(config)
@@ -101,6 +75,47 @@ class Server:
         self._logins: Logins | None = None
         self._handshakes: Handshakes | None = None
         self._upkeep: asyncio.TimerHandle | None = None
+
+    def _create_fetch_handler(
+        self, partitions: "PartitionTable", reader: FetchReader
+    ) -> FetchHandler:
+        broker = self._broker
+        config = broker.config
+        choose = None
+        if config.get_optional_str("replica.selector.class") == RACK_AWARE:
+            choose = RackAwareReplicas(broker.node_id, broker.image).choose
+        return FetchHandler(
+            partitions=partitions,
+            appends=self._appends,
+            reader=reader,
+            call_later=self._loop.call_later,
+            random_id=lambda: random.randint(1, 0x7FFFFFFF),
+            response_bytes_max=config.get_int("fetch.max.bytes"),
+            sessions_max=config.get_int("max.incremental.fetch.session.cache.slots"),
+            permissions=self._permissions,
+            choose=choose,
+        )
+
+    def _create_plane(self, partitions: "PartitionTable", sessions: LeaderSessions | None) -> Plane:
+        broker = self._broker
+        config = broker.config
+        appends = self._appends
+        return Plane(
+            appends=appends,
+            produce=ProduceHandler(partitions, appends, self._check_worker, self._permissions),
+            fetch=self.fetch,
+            sessions=sessions,
+            commits=CommitHandler(broker.image, appends, broker.groups, broker.authorizer),
+            cold=self._cold,
+            reader=self._read_worker,
+            monotonic=self._clock.monotonic,
+            request_bytes_max=config.get_int("socket.request.max.bytes"),
+            queued_bytes_max=config.get_int("queued.max.request.bytes"),
+            response_bytes_max=config.get_int("headrace.response.queue.bytes.max"),
+            spin_seconds=config.get_int("headrace.spin.us") / 1_000_000,
+            quotas=broker.quotas,
+            on_close=self._closed,
+        )
 
     def listen(self, name: str, host: str, port: int) -> int:
         """Open a listener and return its port; clients are served from `start` on."""

@@ -69,16 +69,16 @@ class Scene:
         self.logs = Logs()
         nothing = cast("Any", None)
         self.replicas = Replicas(
-            HERE,
-            cast("Any", SimpleNamespace(topic_config=lambda _: self.partition.config)),
-            nothing,
-            cast("Any", self.logs),
-            self.node.table,
-            self.node.clock,
-            self.node.appends,
-            nothing,
-            lambda: EPOCH,
-            self.fetchers,
+            node_id=HERE,
+            config=cast("Any", SimpleNamespace(topic_config=lambda _: self.partition.config)),
+            image=nothing,
+            logs=cast("Any", self.logs),
+            table=self.node.table,
+            clock=self.node.clock,
+            appends=self.node.appends,
+            remove=nothing,
+            broker_epoch=lambda: EPOCH,
+            fetchers=self.fetchers,
         )
 
     def told(self, state: PartitionState) -> tuple[bool, bool]:

@@ -35,15 +35,15 @@ class World:
         self.asked: list[dict[str, Any]] = []
         self.answers: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
         self.keeper = IsrService(
-            1,
-            lambda: epoch_of(1),
-            image,
-            self.node.table,
-            self.node.appends,
-            self.clock,
-            self.to_controller,
-            LAG_MS,
-            500,
+            node_id=1,
+            broker_epoch=lambda: epoch_of(1),
+            image=image,
+            partitions=self.node.table,
+            appends=self.node.appends,
+            clock=self.clock,
+            to_controller=self.to_controller,
+            lag_ms_max=LAG_MS,
+            fetch_wait_ms_max=500,
         )
 
     async def to_controller(

@@ -27,14 +27,14 @@ class Leader:
         worker = cast("Worker", self.node.worker)
         self.produce = ProduceHandler(self.node.table, self.node.appends, worker, permissions)
         self.fetch = FetchHandler(
-            self.node.table,
-            self.node.appends,
-            self.node.reader,
-            self.node._call_later,
-            int,
-            1 << 20,
-            10,
-            permissions,
+            partitions=self.node.table,
+            appends=self.node.appends,
+            reader=self.node.reader,
+            call_later=self.node._call_later,
+            random_id=int,
+            response_bytes_max=1 << 20,
+            sessions_max=10,
+            permissions=permissions,
         )
         self._peer = Peer()
 

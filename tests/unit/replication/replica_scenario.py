@@ -88,15 +88,15 @@ class Node:
         self.reader = FetchReader(self.appends, worker)
         self.timers: list[ManualTimer] = []
         self.handler = LeaderSessions(
-            self.table,
-            self.appends,
-            self.reader,
-            self._call_later,
-            clock.monotonic,
-            lambda node: self.registered_epoch(node),
-            self.considered.append,
-            Throttle(),
-            responds_to_commits,
+            partitions=self.table,
+            appends=self.appends,
+            reader=self.reader,
+            call_later=self._call_later,
+            monotonic=clock.monotonic,
+            registered_epoch=lambda node: self.registered_epoch(node),
+            check_isr=self.considered.append,
+            throttle=Throttle(),
+            responds_to_commits=responds_to_commits,
         )
 
     def add(

@@ -108,15 +108,15 @@ class World:
             client = Endpoint("PLAINTEXT", "elsewhere", 9)
             self.image.brokers[node_id] = BrokerInfo(node_id, (client, endpoint))
         self.followers = ReplicaFetchers(
-            self.network,
-            LoopClock(),
-            2,
-            lambda: epoch_of(2),
-            self.image,
-            "INTERNAL",
-            self.replicated,
-            settings,
-            Throttle(),
+            network=self.network,
+            clock=LoopClock(),
+            node_id=2,
+            broker_epoch=lambda: epoch_of(2),
+            image=self.image,
+            listener="INTERNAL",
+            replicated=self.replicated,
+            settings=settings,
+            throttle=Throttle(),
         )
 
     def replicated(self, partition: Partition) -> None:

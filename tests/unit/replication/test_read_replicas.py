@@ -58,15 +58,15 @@ class Racks(Scene):
 
 def reader_of(node: Node, choose: Callable[[Partition, bytes, int], int] | None) -> FetchHandler:
     handler = FetchHandler(
-        node.table,
-        node.appends,
-        node.reader,
-        node._call_later,
-        int,
-        1 << 20,
-        10,
-        open_permissions(),
-        choose,
+        partitions=node.table,
+        appends=node.appends,
+        reader=node.reader,
+        call_later=node._call_later,
+        random_id=int,
+        response_bytes_max=1 << 20,
+        sessions_max=10,
+        permissions=open_permissions(),
+        choose=choose,
     )
     node.deliveries.append(handler.retry_woken)
     return handler

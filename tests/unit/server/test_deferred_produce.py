@@ -103,29 +103,31 @@ class Scene:
         worker = cast("Worker", node.worker)
         permissions = open_permissions()
         self.plane = Plane(
-            node.appends,
-            ProduceHandler(node.table, node.appends, worker, permissions),
-            FetchHandler(
-                node.table,
-                node.appends,
-                node.reader,
-                node._call_later,
-                int,
-                1 << 20,
-                10,
-                permissions,
+            appends=node.appends,
+            produce=ProduceHandler(node.table, node.appends, worker, permissions),
+            fetch=FetchHandler(
+                partitions=node.table,
+                appends=node.appends,
+                reader=node.reader,
+                call_later=node._call_later,
+                random_id=int,
+                response_bytes_max=1 << 20,
+                sessions_max=10,
+                permissions=permissions,
             ),
-            node.handler,
-            CommitHandler(permissions.image, node.appends, _no_groups, permissions.authorizer),
-            lambda *_: b"",
-            worker,
-            self.clock.monotonic,
-            1 << 20,
-            2 * LIMIT * DEFERRED_BYTES,
-            1 << 20,
-            0.0,
-            QuotaTable(self.clock.monotonic),
-            lambda *_: None,
+            sessions=node.handler,
+            commits=CommitHandler(
+                permissions.image, node.appends, _no_groups, permissions.authorizer
+            ),
+            cold=lambda *_: b"",
+            reader=worker,
+            monotonic=self.clock.monotonic,
+            request_bytes_max=1 << 20,
+            queued_bytes_max=2 * LIMIT * DEFERRED_BYTES,
+            response_bytes_max=1 << 20,
+            spin_seconds=0.0,
+            quotas=QuotaTable(self.clock.monotonic),
+            on_close=lambda *_: None,
             observe=self._observe,
         )
         node.deliveries.append(self.plane.deliver)

@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 class FailureDetector:
     def __init__(
         self,
+        *,
         node_id: int,
         image: ClusterImage,
         role: ControllerRole,
