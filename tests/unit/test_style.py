@@ -21,7 +21,7 @@ MORE_ATTRIBUTES = {
     "Connection": 36,
     "Log": 37,
     "LogDirectory": 29,
-    "Partition": 38,
+    "Partition": 34,
     "Plane": 29,
     "Registration": 27,
     "Segment": 34,

@@ -98,7 +98,7 @@ async def _wait(broker: BrokerContext, deletion: Deletion, deadline: Deadline) -
     """Wait for the replicas on live brokers; returns their lowest log start offset."""
     partition, start_offset = deletion
     moved = asyncio.Event()
-    partition.add_start_waiter(moved.set)
+    partition.listeners.add_start_listener(moved.set)
     try:
         while True:
             moved.clear()
@@ -115,7 +115,7 @@ async def _wait(broker: BrokerContext, deletion: Deletion, deadline: Deadline) -
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
             await _wait_at_most(moved, min(left_s, _CHECK_SECONDS))
     finally:
-        partition.remove_start_waiter(moved.set)
+        partition.listeners.remove_start_listener(moved.set)
 
 
 async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:

@@ -182,7 +182,7 @@ class FetchHandler:
         for part in exchange.requested:
             partition = self.partitions.find(part.key, part.index, by_id)
             if partition is not None:
-                partition.add_long_poll(exchange)
+                partition.listeners.add_long_poll(exchange)
                 exchange.waits_on.append(partition)
         wait_ms: i64 = exchange.request.wait_ms_max
         if wait_ms > WAIT_MS_MAX:
@@ -242,7 +242,7 @@ class FetchHandler:
         del self.waiting[exchange]
         exchange.peer.muted = False
         for partition in exchange.waits_on:
-            partition.remove_long_poll(exchange)
+            partition.listeners.remove_long_poll(exchange)
         exchange.waits_on = []
         if exchange.timer is not None:
             exchange.timer.cancel()

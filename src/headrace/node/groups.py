@@ -62,7 +62,7 @@ class PartitionLog(CommitListener):
         self._leader_epoch = partition.leader_epoch
         self._waiting: list[tuple[int, bool, asyncio.Future[None]]] = []
         """Offsets, whether the wait fails early, and the futures."""
-        partition.notify_commits(self)
+        partition.listeners.set_coordinator(self)
 
     @property
     def batch_bytes_max(self) -> int:
@@ -90,7 +90,7 @@ class PartitionLog(CommitListener):
         if self.is_over:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         offset = int(self._appends.append(self._partition, frame))
-        if self._partition.has_long_polls() or self._partition.followers:
+        if self._partition.listeners.has_long_polls() or self._partition.followers:
             # This can run outside of an iteration of the server, and must wake waiting fetches.
             asyncio.get_running_loop().call_soon(self._appends.send_responses)
         return offset

@@ -303,7 +303,7 @@ class Replicas:
         partition.retire()
         self._appends.leadership_lost(partition)
         self._logs.delete(TopicPartition(partition.topic, partition.index))
-        partition.job_done()
+        partition.listeners.job_done()
 
     def _apply_dynamic_settings(self) -> bool:
         configs = self._image.broker_configs

@@ -16,7 +16,8 @@ from headrace.log.upkeep.jobs import LogJob
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import read_batch
 from headrace.replication.partition import Partition
-from headrace.replication.produce_exchange import PendingAck, ProduceExchange
+from headrace.replication.pending_acks import PendingAck
+from headrace.replication.produce_exchange import ProduceExchange
 
 if TYPE_CHECKING:
     from headrace.env.clock import Clock
@@ -113,30 +114,33 @@ class AppendQueue:
     def commit(self, partition: Partition) -> None:
         """Raise the high watermark if possible, and respond to the requests that wait for it."""
         if partition.advance():
-            self._release_committed_acks(partition)
-            partition.notify_committed()
+            self._release_committed(partition)
+            partition.listeners.committed()
         elif partition.is_leader and partition.is_short():
-            self._release_committed_acks(partition)
-            partition.notify_short()
+            self._fail_uncommitted(partition)
+            partition.listeners.isr_shrunk()
 
     def follower_appended(self, partition: Partition) -> None:
         """A follower has written records of its leader, or learnt a higher high watermark."""
         if partition.log.durable.wants_job:
             self.start_job(partition)
-        if partition.has_long_polls():
+        if partition.listeners.has_long_polls():
             self.update_time()
-            partition.wake_long_polls()
+            partition.listeners.wake_long_polls()
             self.send_responses()
 
     def leadership_lost(self, partition: Partition) -> None:
         """This broker is no longer the leader: fail waiting requests; clients find the new one."""
-        self._fail_acks(partition, partition.take_acks(True), ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        partition.wake_long_polls()
+        acks = partition.acks.take_all()
+        self._fail_acks(partition, acks, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.listeners.wake_long_polls()
 
     def leader_isolated(self, partition: Partition) -> None:
         """This leader cannot commit: fail requests that wait for it; clients find another."""
-        self._fail_acks(partition, partition.take_acks(False), ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        partition.wake_long_polls()
+        self._fail_acks(
+            partition, partition.acks.take_awaiting_commit(), ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+        partition.listeners.wake_long_polls()
 
     def append(self, partition: Partition, frame: bytes) -> i64:
         """Write a coordinator's batch immediately, and return its first offset.
@@ -169,7 +173,7 @@ class AppendQueue:
                     self._wait_for_commit(exchange, partition, part.end_offset)
             elif part.end_offset > partition.sync_from:
                 exchange.waiting += 1
-                partition.await_sync(part.end_offset, exchange)
+                partition.acks.await_sync(part.end_offset, exchange)
         if exchange.waiting == 0:
             exchange.encode()
         else:
@@ -184,7 +188,7 @@ class AppendQueue:
                 timeout_ms = TIMEOUT_MS_MAX
             exchange.deadline = self.clock.monotonic() + int(timeout_ms) / 1000
         exchange.waiting += 1
-        partition.await_commit(offset, exchange)
+        partition.acks.await_commit(offset, exchange)
         self.waiting_for_commit[partition] = None
 
     def start_job(self, partition: Partition) -> None:
@@ -206,34 +210,40 @@ class AppendQueue:
         log = partition.log
         log.done(job)
         self.update_time()
-        partition.job_done()
+        partition.listeners.job_done()
         partition.notify_log_start()
         if log.is_offline:
             # After a failed sync nothing on this log is acknowledged again (B13).
-            self._fail_acks(partition, partition.take_acks(True), ErrorCode.KAFKA_STORAGE_ERROR)
+            self._fail_acks(partition, partition.acks.take_all(), ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             if log.durable.wants_job:
                 self.start_job(partition)
             partition.demand_sync()
-            for ack in partition.take_synced():
+            for ack in partition.acks.take_synced(partition.sync_from):
                 self._release_ack(ack)
             self.commit(partition)
         self.send_responses()
 
-    def _release_committed_acks(self, partition: Partition) -> None:
-        # The ISR has shrunk below min.insync.replicas since the append. The high watermark might
-        # never reach the records, so return the reason before the request times out.
-        is_short = partition.is_short()
-        ack = partition.next_committed(is_short)
+    def _release_committed(self, partition: Partition) -> None:
+        acks = partition.acks
+        ack = acks.take_committed(partition.high_watermark)
         if ack is None:
             return
         while ack is not None:
-            if is_short:
-                ack.exchange.fail(partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self._release_ack(ack)
-            ack = partition.next_committed(is_short)
-        if not partition.awaits_commit():
+            ack = acks.take_committed(partition.high_watermark)
+        if not acks.any_awaits_commit():
             self.waiting_for_commit.pop(partition, None)
+
+    def _fail_uncommitted(self, partition: Partition) -> None:
+        """Fail the requests that wait for a commit: too few replicas are in sync.
+
+        The high watermark might never reach their records, so respond before they time out.
+        """
+        self.waiting_for_commit.pop(partition, None)
+        for ack in partition.acks.take_awaiting_commit():
+            ack.exchange.fail(partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            self._release_ack(ack)
 
     def expire(self) -> None:
         """End the waits for followers that have timed out, or whose client has disconnected."""
@@ -241,10 +251,10 @@ class AppendQueue:
             return
         now: float = self.clock.monotonic()
         for partition in list(self.waiting_for_commit):
-            for ack in partition.take_expired(now):
+            for ack in partition.acks.take_expired(now):
                 ack.exchange.fail(partition, ErrorCode.REQUEST_TIMED_OUT)
                 self._release_ack(ack)
-            if not partition.awaits_commit():
+            if not partition.acks.any_awaits_commit():
                 self.waiting_for_commit.pop(partition, None)
         self.send_responses()
 
@@ -254,7 +264,7 @@ class AppendQueue:
         for ack in acks:
             ack.exchange.fail(partition, code)
             self._release_ack(ack)
-        partition.notify_failed()
+        partition.listeners.failed()
 
     def _release_ack(self, ack: PendingAck) -> None:
         exchange = ack.exchange

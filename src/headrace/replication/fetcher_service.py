@@ -268,7 +268,7 @@ class _Session:
         for partition in written:
             self._fetchers.replicated(partition)
         for partition in awaiting_job:
-            partition.when_job_done(partial(self._resume, partition))
+            partition.listeners.when_job_done(partial(self._resume, partition))
 
     def _resume(self, partition: Partition) -> None:
         self.machine.resume(partition)

@@ -239,7 +239,7 @@ class LeaderSessions:
         follower.fetched(broker_epoch, part.fetch_offset, log.written_end_offset, now_ms)
         if follower.log_start_offset != part.log_start_offset:
             follower.log_start_offset = part.log_start_offset
-            partition.wake_start_waiters()
+            partition.listeners.start_moved()
         self.appends.commit(partition)
         if partition.can_join_isr(follower) or partition.has_lost_records(follower):
             self.check_isr(partition)

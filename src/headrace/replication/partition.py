@@ -1,8 +1,8 @@
-"""A partition of this broker: its log, role, high watermark and waiting requests.  # HOT
+"""A partition of this broker: its log, role, replicas and high watermark.  # HOT
 
 Pure except for the log: time is an argument, for followers in monotonic milliseconds. The image of
-the cluster decides the role (`become_leader`, `follow`, `apply_state`, `retire`). Owns the lists of
-exchanges that wait; other modules call methods.
+the cluster decides the role (`become_leader`, `follow`, `apply_state`, `retire`). The requests and
+callbacks that wait for the partition are in `acks` and `listeners`.
 
 P1  high_watermark <= the end offset of every member of the maximal ISR: the committed ISR and,
     while the outcome of a change is unknown, also the proposed one (B5, I9).
@@ -16,10 +16,8 @@ P5  A follower joins the ISR only with all committed records, and all records th
 P6  high_watermark <= the written end of the log.
 P7  A leader tracks every other replica. The members of the maximal ISR bound the high watermark. A
     follower tracks no replica.
-P8  Acknowledgements that wait for a commit are sorted by offset.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 from uuid import UUID
@@ -31,10 +29,9 @@ from headrace.log.log import Log
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import INTERNAL_TOPICS, NO_LEADER, PartitionState
 from headrace.replication.append_rules import AppendRules
-from headrace.replication.commit_listener import CommitListener
-from headrace.replication.produce_exchange import PendingAck, ProduceExchange
+from headrace.replication.partition_listeners import PartitionListeners
+from headrace.replication.pending_acks import PendingAcks
 from headrace.replication.replica_progress import UNKNOWN, ReplicaProgress
-from headrace.runtime.exchange import Exchange
 
 if TYPE_CHECKING:
     from headrace.record.batch import Batch
@@ -90,17 +87,8 @@ class Partition:
         """The log end when this broker became leader."""
         self.high_watermark: i64 = high_watermark
         self.flush_messages: i64 = log.config.flush_messages
-        self._long_polls: dict[Exchange, None] = {}
-        """Fetches of consumers that wait for records."""
-        self._acks_awaiting_sync: list[PendingAck] = []
-        """With acks=1."""
-        self._acks_awaiting_commit: deque[PendingAck] = deque()
-        """With acks=all, the lowest offset first."""
-        self._commit_listener: CommitListener | None = None
-        self._on_job_done: list[Callable[[], None]] = []
-        """Called once, after the log's next job."""
-        self._start_waiters: list[Callable[[], None]] = []
-        """Called when the log start of this or another replica moves, or the leadership ends."""
+        self.acks = PendingAcks()
+        self.listeners = PartitionListeners()
         self._report_start: Callable[[Partition], None] | None = None
         """Reports a new log start to the leader, while this broker follows."""
         self.is_dirty = False
@@ -111,7 +99,7 @@ class Partition:
         self.damaged_from: i64 = UNKNOWN
         """The first offset whose records the disk has lost; unknown if it has lost none."""
         self._known_start_offset: i64 = log.log_start_offset
-        """The last log start of which followers and waiters were notified."""
+        """The last log start of which followers and listeners were notified."""
         self._isr_followers: list[ReplicaProgress] = []
         """The members of the maximal ISR (P1) except this broker: they bound the high watermark."""
         self._set_throttled()
@@ -348,7 +336,7 @@ class Partition:
         return True
 
     def notify_log_start(self) -> None:
-        """If the log start has moved, notify the followers and the waiters, or the leader."""
+        """If the log start has moved, notify the followers and the listeners, or the leader."""
         start: i64 = self.log.log_start_offset
         if start == self._known_start_offset:
             return
@@ -356,7 +344,7 @@ class Partition:
         for follower in self.followers.values():
             if follower.listener is not None:
                 follower.listener.log_start_moved()
-        self.wake_start_waiters()
+        self.listeners.start_moved()
         if not self.is_leader and self._report_start is not None:
             self._report_start(self)
 
@@ -392,112 +380,6 @@ class Partition:
         if self.high_watermark > self.log.log_end_offset:
             self.high_watermark = self.log.log_end_offset
 
-    # Waiting requests.
-
-    def add_long_poll(self, exchange: Exchange) -> None:
-        self._long_polls[exchange] = None
-
-    def remove_long_poll(self, exchange: Exchange) -> None:
-        self._long_polls.pop(exchange, None)
-
-    def has_long_polls(self) -> bool:
-        return len(self._long_polls) > 0
-
-    def wake_long_polls(self) -> None:
-        for exchange in self._long_polls:
-            exchange.wake()
-
-    def await_sync(self, offset: i64, exchange: ProduceExchange) -> None:
-        self._acks_awaiting_sync.append(PendingAck(offset, exchange))
-
-    def await_commit(self, offset: i64, exchange: ProduceExchange) -> None:
-        waiting = self._acks_awaiting_commit
-        at: i64 = len(waiting)
-        # A retry of an earlier batch has a lower offset than batches that were appended since.
-        while at > 0 and waiting[at - 1].offset > offset:
-            at -= 1
-        if at == len(waiting):
-            waiting.append(PendingAck(offset, exchange))
-        else:
-            waiting.insert(at, PendingAck(offset, exchange))
-
-    def awaits_commit(self) -> bool:
-        return len(self._acks_awaiting_commit) > 0
-
-    def take_synced(self) -> list[PendingAck]:
-        """Remove and return the acknowledgements that need no further sync."""
-        waiting = self._acks_awaiting_sync
-        if not waiting:
-            return waiting
-        self._acks_awaiting_sync = [ack for ack in waiting if ack.offset > self.sync_from]
-        return [ack for ack in waiting if ack.offset <= self.sync_from]
-
-    def next_committed(self, is_any: bool) -> PendingAck | None:
-        """Remove and return the first acknowledgement if it is committed, or in any case."""
-        waiting = self._acks_awaiting_commit
-        if waiting and (is_any or waiting[0].offset <= self.high_watermark):
-            return waiting.popleft()
-        return None
-
-    def take_expired(self, now: float) -> list[PendingAck]:
-        """Remove and return the waits for a commit that timed out, or whose client disconnected."""
-        waiting = self._acks_awaiting_commit
-        self._acks_awaiting_commit = deque()
-        expired: list[PendingAck] = []
-        for ack in waiting:
-            if ack.exchange.deadline > now and not ack.exchange.peer.closed:
-                self._acks_awaiting_commit.append(ack)
-            else:
-                expired.append(ack)
-        return expired
-
-    def take_acks(self, with_sync: bool) -> list[PendingAck]:
-        """Remove and return all waits for a commit, and with `with_sync` those for a sync."""
-        taken: list[PendingAck] = []
-        if with_sync:
-            taken.extend(self._acks_awaiting_sync)
-            self._acks_awaiting_sync = []
-        taken.extend(self._acks_awaiting_commit)
-        self._acks_awaiting_commit = deque()
-        return taken
-
-    def notify_commits(self, listener: CommitListener) -> None:
-        """Set the coordinator to notify; it replaces the one of an earlier leadership."""
-        self._commit_listener = listener
-
-    def notify_committed(self) -> None:
-        if self._commit_listener is not None:
-            self._commit_listener.advanced()
-        self.wake_long_polls()
-
-    def notify_short(self) -> None:
-        if self._commit_listener is not None:
-            self._commit_listener.shrunk()
-
-    def notify_failed(self) -> None:
-        self.wake_start_waiters()
-        if self._commit_listener is not None:
-            self._commit_listener.failed()
-
-    def when_job_done(self, call: Callable[[], None]) -> None:
-        self._on_job_done.append(call)
-
-    def job_done(self) -> None:
-        calls = self._on_job_done
-        self._on_job_done = []
-        for call in calls:
-            call()
-
-    def add_start_waiter(self, wake: Callable[[], None]) -> None:
-        self._start_waiters.append(wake)
-
-    def remove_start_waiter(self, wake: Callable[[], None]) -> None:
-        self._start_waiters.remove(wake)
-
-    def wake_start_waiters(self) -> None:
-        for wake in self._start_waiters:
-            wake()
-
     def report_start_to(self, report: "Callable[[Partition], None] | None") -> None:
         """Call `report` when the log start moves while this broker follows."""
         self._report_start = report
@@ -516,8 +398,7 @@ class Partition:
         bounds = {int(each.node_id) for each in self._isr_followers}
         assert bounds == maximal, f"P7: {bounds} bound the high watermark, not {maximal}"
         assert not self.is_leader or self.leader_id == self.node_id, f"P7: {self.leader_id} leads"
-        offsets = [int(ack.offset) for ack in self._acks_awaiting_commit]
-        assert offsets == sorted(offsets), f"P8: {offsets}"
+        self.acks.assert_invariants()
 
 
 def _epoch_in(isr: Isr, node_id: i64) -> i64:

@@ -129,12 +129,3 @@ class ProduceExchange(Exchange):
                 # acks=0 has no response: closing the connection is the only way to report it.
                 self.peer.fail(f"a record sent with acks=0 was rejected: error {part.error}")
                 return
-
-
-@final
-class PendingAck:
-    """An acknowledgement that waits until the log is synced, or committed, up to an offset."""
-
-    def __init__(self, offset: i64, exchange: ProduceExchange) -> None:
-        self.offset: i64 = offset
-        self.exchange = exchange

@@ -21,6 +21,7 @@ from headrace.model.quotas import Entity
 from headrace.model.sasl import ANONYMOUS
 from headrace.model.topics import PartitionState, TopicPartition, TopicState
 from headrace.replication.append_queue import AppendQueue
+from headrace.replication.partition_listeners import PartitionListeners
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.dispatch import handle_frame
 from headrace.runtime.exchange import Peer
@@ -79,18 +80,12 @@ class FakePartition:
     is_leader: bool = True
     is_caught_up: bool = True
     is_isolated: bool = False
-    start_waiters: list[Callable[[], None]] = field(default_factory=list)
+    listeners: PartitionListeners = field(default_factory=PartitionListeners)
     starts_of_followers: dict[int, int] = field(default_factory=dict)
 
     def low_watermark(self, is_live: Callable[[int], bool]) -> int:
         followers = [start for node, start in self.starts_of_followers.items() if is_live(node)]
         return min([self.log.log_start_offset, *followers])
-
-    def add_start_waiter(self, wake: Callable[[], None]) -> None:
-        self.start_waiters.append(wake)
-
-    def remove_start_waiter(self, wake: Callable[[], None]) -> None:
-        self.start_waiters.remove(wake)
 
     def refusal(self) -> int:
         offline = self.log.is_offline

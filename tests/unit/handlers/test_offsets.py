@@ -243,7 +243,7 @@ def test_delete_records_times_out_while_a_live_replica_starts_earlier(client: As
     orders.starts_of_followers = {2: 11, 3: 0}
     assert _deleted(client, "orders", 12, timeout_ms=1) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
     assert orders.log.log_start_offset == 12
-    assert not orders.start_waiters
+    assert not orders.listeners._on_start_moved
     orders.starts_of_followers = {2: 12, 3: 0}
     assert _deleted(client, "orders", 12) == [(0, 12)]
     del image.brokers[2]

@@ -197,7 +197,7 @@ class Wire:
         for partition in written:
             self.follower.appends.follower_appended(partition)
         for partition in held:
-            partition.when_job_done(partial(machine.resume, partition))
+            partition.listeners.when_job_done(partial(machine.resume, partition))
 
     def run(self) -> int:
         """Ask and receive until the leader has nothing more to say; returns how many rounds."""

@@ -61,7 +61,7 @@ def test_waiters_wake_when_a_log_start_moves_or_the_leadership_ends() -> None:
     scene = _scene()
     partition = scene.leader.partition()
     wakes: list[int] = []
-    partition.add_start_waiter(lambda: wakes.append(1))
+    partition.listeners.add_start_listener(lambda: wakes.append(1))
     _delete(scene, 4)
     assert len(wakes) == 1
     scene.wire.run()

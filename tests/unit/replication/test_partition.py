@@ -236,15 +236,15 @@ def test_retry_of_an_earlier_batch_is_acknowledged_before_later_batches() -> Non
     later, retry = (
         ProduceExchange(Peer([]), 1, 9, ProduceRequest(None, -1, 0), b"") for _ in range(2)
     )
-    leader.partition.await_commit(3, later)
-    leader.partition.await_commit(1, retry)
+    leader.partition.acks.await_commit(3, later)
+    leader.partition.acks.await_commit(1, retry)
     leader.partition.assert_invariants()
     leader.fetched(ONE, 1)
     leader.fetched(TWO, 1)
-    ack = leader.partition.next_committed(False)
+    ack = leader.partition.acks.take_committed(leader.partition.high_watermark)
     assert ack is not None
     assert ack.exchange is retry
-    assert leader.partition.next_committed(False) is None
+    assert leader.partition.acks.take_committed(leader.partition.high_watermark) is None
 
 
 def test_high_watermark_above_the_log_breaks_an_invariant() -> None:

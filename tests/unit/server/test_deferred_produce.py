@@ -230,7 +230,7 @@ def test_request_of_a_closed_connection_stops_waiting(scene: Scene, client: Clie
     scene.plane.run()
     assert client.connection.closed
     scene.node.appends.expire()
-    assert not scene.partition.awaits_commit()
+    assert not scene.partition.acks.any_awaits_commit()
     assert scene.memory.deferred == 0
 
 
@@ -269,7 +269,7 @@ def test_request_fails_below_the_minimum_before_its_records_are_committed(
     scene.plane.deliver()
     assert scene.partition.high_watermark == 0
     assert client.results() == [(1, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
-    assert not scene.partition.awaits_commit()
+    assert not scene.partition.acks.any_awaits_commit()
 
 
 def test_request_succeeds_when_the_isr_shrinks_to_the_minimum(scene: Scene, client: Client) -> None:
