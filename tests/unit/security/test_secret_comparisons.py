@@ -20,6 +20,9 @@ NO_SECRETS = {
     "b64encode(proof).decode() != proof_text": "both are the client's own",
     "session.credential in credentials": "names of mechanisms, or ids of tokens",
     "session.credential == token_id": "ids of tokens",
+    "(former.directory_id, last_epoch) != (proof.directory_id, proof.last_epoch)": (
+        "the id of a data directory is public"
+    ),
 }
 
 
