@@ -18,11 +18,11 @@ PARAMETERS_MAX = 8
 ATTRIBUTES_MAX = 25
 MORE_ATTRIBUTES = {
     "Broker": 26,
-    "Connection": 36,
+    "Connection": 26,
     "Log": 37,
     "LogDirectory": 29,
     "Partition": 34,
-    "Plane": 29,
+    "Plane": 28,
     "Registration": 27,
     "Segment": 34,
     "TopicConfig": 29,

@@ -44,8 +44,9 @@ class RequestMemory:
         """Reserve `size` more bytes for a connection; false if too little memory is free."""
         room: i64 = self.bytes_max - self.used - self.deferred
         for oldest in self.under_way:
-            if oldest is not connection:
-                room -= oldest.large_size - oldest.large_held
+            large = oldest.large
+            if oldest is not connection and large is not None:
+                room -= large.size - large.held
             break
         if size > room:
             return False

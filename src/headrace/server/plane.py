@@ -25,14 +25,11 @@ from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.produce_exchange import ProduceExchange
 from headrace.runtime.exchange import Exchange
 from headrace.runtime.quota import Limits, QuotaTable
-from headrace.server.connection import (
-    EPOLLIN,
-    EPOLLOUT,
-    EPOLLRDHUP,
-    Connection,
-)
+from headrace.server.connection import EPOLLIN, EPOLLRDHUP, Connection
 from headrace.server.memory import RequestMemory
+from headrace.server.read_buffers import SCRATCH_BYTES, ReadBuffers
 from headrace.server.request_ends import Observe, RequestEnds
+from headrace.server.response_queue import EPOLLOUT
 from headrace.server.transport import STEP_BYTES
 from headrace.wire import fetch as fetch_codec
 from headrace.wire import offset_commit as commit_codec
@@ -44,10 +41,6 @@ if TYPE_CHECKING:
     from headrace.runtime.worker import Worker
     from headrace.server.listener import Listener
 
-SCRATCH_BYTES: Final = 256 * 1024
-SMALL_READ_BYTES: Final = 64 * 1024
-SPARE_BUFFERS_MAX: Final = 4
-SPARE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
 ROUNDS_MAX: Final = 64
 ROUNDS_SECONDS_MAX: Final = 0.002
 TURN_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -103,8 +96,7 @@ class Plane:
         self.epoll = select.epoll()
         self.connections: dict[int, Connection] = {}
         self.listeners: dict[int, Listener] = {}
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.spares: list[bytearray] = []
+        self.buffers = ReadBuffers()
         self.sending: list[Connection] = []
         self.writable: deque[Connection] = deque()
         """Connections whose sockets accept more of a long response."""
@@ -243,7 +235,7 @@ class Plane:
         if connection.closed:
             return
         connection.collect()
-        connection.pump()
+        connection.responses.send()
         if connection.closed or not connection.can_parse() or self.is_draining:
             return
         if connection.has_backlog:
@@ -466,7 +458,7 @@ class Plane:
             else:
                 exchange.request_bytes = 0
         connection.exchanges.clear()
-        connection.out.clear()
+        connection.responses.clear()
         connection.input = b""
         connection.large = None
         self.memory.leave(connection, kept)
@@ -486,20 +478,8 @@ class Plane:
 
     def scratch_view(self) -> memoryview:
         """The buffer for the next read; small while memory is short."""
-        if self.memory.used + SCRATCH_BYTES > self.memory.bytes_max:
-            return self.scratch[:SMALL_READ_BYTES]
-        return self.scratch
-
-    def spare_buffer(self, size: i64, have: i64) -> bytearray:
-        """A buffer for a request of `size` bytes, of which `have` bytes have arrived."""
-        if self.spares and len(self.spares[-1]) >= have:
-            return self.spares.pop()
-        start: i64 = size if size < SMALL_READ_BYTES else SMALL_READ_BYTES
-        return bytearray(start if start > have else have)
-
-    def keep_buffer(self, buffer: bytearray) -> None:
-        if len(self.spares) < SPARE_BUFFERS_MAX and len(buffer) <= SPARE_BUFFER_BYTES_MAX:
-            self.spares.append(buffer)
+        memory = self.memory
+        return self.buffers.scratch_view(memory.used + SCRATCH_BYTES > memory.bytes_max)
 
     def listen(self, listener: "Listener", sock: socket.socket) -> None:
         self.listeners[sock.fileno()] = listener

@@ -199,7 +199,7 @@ class Server:
 
     def _is_busy(self) -> bool:
         return any(
-            connection.exchanges or connection.out or connection.transport.unsent
+            connection.exchanges or not connection.responses.is_empty()
             for connection in self.plane.connections.values()
         )
 
@@ -266,7 +266,7 @@ class Server:
             is_held = connection.muted or connection.is_throttled
             if idle_seconds <= self._idle_seconds or is_held or connection.is_internal:
                 continue
-            is_unread = bool(connection.out) or connection.transport.unsent > 0
+            is_unread = not connection.responses.is_empty()
             if is_unread:
                 connection.drop_unsent()
             plane.close(connection, "it does not read its responses" if is_unread else "")
