@@ -145,9 +145,16 @@ def swap_two_segments(data: Path) -> None:
     second.write_bytes(content)
 
 
+def put_a_directory_in_place_of_the_checkpoint(data: Path) -> None:
+    path = data / "t-0" / "headrace-checkpoint"
+    path.unlink()
+    path.mkdir()
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        put_a_directory_in_place_of_the_checkpoint,
         flip_a_record,
         flip_a_crc,
         cut_the_tail,
@@ -166,6 +173,21 @@ def test_damage_is_found(data: Path, damage: Damage, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert "t-0: ok" not in out
     assert "t-1: ok" in out
+
+
+def test_a_log_that_stays_offline_is_not_reported_as_one_that_recovery_cuts(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut_the_tail(data)
+    assert cli.main(["log", "check", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert "; the log stays offline" in out
+    assert "recovery would cut" not in out
+    (data / "t-0" / "headrace-checkpoint").unlink()
+    assert cli.main(["log", "check", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert "stays offline" not in out
+    assert "; recovery would cut the last " in out
 
 
 def test_a_partition_without_segments_is_reported(

@@ -1,5 +1,6 @@
 """The data directory: its lock, its identity, its partitions, and how it is left."""
 
+import errno
 import logging
 from pathlib import Path
 from uuid import UUID
@@ -488,3 +489,41 @@ def test_abandoned_directory_of_an_earlier_broker_keeps_its_files() -> None:
     directory = opened(files)
     directory.load(WANTED)
     assert values(directory.logs()[0]) == ["kept"]
+
+
+@pytest.mark.parametrize("name", ["headrace-checkpoint", "partition.metadata", f"{0:020d}.log"])
+def test_a_directory_in_place_of_a_file_takes_only_its_log_offline(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = str(tmp_path)
+    directory = LogDirectory(data, SystemFiles(), ManualClock())
+    directory.open()
+    directory.load({})
+    for partition, (topic_id, config) in WANTED.items():
+        append(directory.create(partition, topic_id, config), f"of {partition}")
+    directory.close({A: 1, B: 1})
+    path = tmp_path / str(A) / name
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    again = LogDirectory(data, SystemFiles(), ManualClock())
+    again.open()
+    again.load(WANTED)
+    damaged, intact = again.logs()
+    assert (damaged.is_offline, intact.is_offline) == (True, False)
+    assert values(intact) == ["of b-with-dashes-12"]
+    assert damaged.log_end_offset == 1
+    assert f"{path}: Is a directory" in damaged.offline_reason
+    assert damaged.offline_reason in caplog.text
+    assert not again.close({A: 1, B: 1})
+
+
+def test_a_start_without_free_descriptors_fails() -> None:
+    files = SimulatedFiles()
+    directory = opened(files)
+    directory.load({})
+    append(directory.create(A, ID, CONFIG), "x")
+    image = files.killed()
+    directory = opened(image)
+    image.fail_at = {image.operations + 1: errno.EMFILE}
+    with pytest.raises(OSError, match=r"\[Errno 24\]"):
+        directory.load(WANTED)

@@ -232,7 +232,7 @@ def test_an_offline_log_is_reported_once_and_with_the_next_step(
     again = opened(files)
     again.load(WANTED)
     [line] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert line.startswith("log is offline, its files are incomplete: partition=a-0 reason=0000")
+    assert line.startswith("log is offline, its files cannot be used: partition=a-0 reason=0000")
     assert "next_step=Stop the broker; restore the files, or accept the loss with" in line
 
 

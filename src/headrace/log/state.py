@@ -20,7 +20,7 @@ class IncompleteFiles(OSError):
 
 def report_failure(partition: TopicPartition, error: OSError) -> None:
     if isinstance(error, IncompleteFiles):
-        message = "log is offline, its files are incomplete: partition=%s reason=%s next_step=%s"
+        message = "log is offline, its files cannot be used: partition=%s reason=%s next_step=%s"
         _LOG.error(message, partition, error, next_step(partition))
     else:
         message = "log is offline until the broker restarts: partition=%s error=%s"

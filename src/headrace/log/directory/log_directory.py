@@ -10,6 +10,7 @@ Loop thread only, like the logs; start-up, `create` and `close` wait for the dis
    removed.
 """
 
+import errno
 import json
 import logging
 import os
@@ -54,6 +55,8 @@ from headrace.model.topics import TopicPartition
 _LOG = logging.getLogger(__name__)
 
 STRAY_SUFFIX = "-stray"
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of the process, not of one log. The start fails."""
 
 
 class DirectoryError(Exception):
@@ -272,10 +275,19 @@ class LogDirectory:
             topic_id, config = wanted[partition]
             if partition in only_copies and self._is_lost(partition, topic_id):
                 self._logs[partition] = self._lost_log(partition, topic_id, config)
-            elif self._is_for(partition, topic_id):
+                continue
+            try:
+                if not self._is_for(partition, topic_id):
+                    continue
                 log = self._open_log(partition, topic_id, config, self.was_clean)
-                self._logs[partition] = log
-                self._record_opened(log)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    raise
+                reason = f"{error.filename or self._file(str(partition))}: {error.strerror}"
+                self._logs[partition] = self._offline_log(partition, topic_id, config, reason)
+                continue
+            self._logs[partition] = log
+            self._record_opened(log)
         for name in [each for each in self.recorded.lost if parse_partition(each) not in wanted]:
             self.recorded.remove(name)
         self.found = [partition for partition in self.found if partition not in wanted]
@@ -361,10 +373,17 @@ class LogDirectory:
 
     def _lost_log(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """An offline log. Its files stay unchanged, so that the next start finds it lost again."""
+        reason = "its segments were removed while the broker was stopped"
+        return self._offline_log(partition, topic_id, config, reason)
+
+    def _offline_log(
+        self, partition: TopicPartition, topic_id: UUID, config: TopicConfig, reason: str
+    ) -> Log:
+        """A log that rejects reads and writes, and ends at its checkpointed high watermark."""
         path = self._file(str(partition))
         end = self.high_watermarks.get(partition, 0)
         segment = Segment(self.files, self.cache, path, end, self.clock.wall_ms())
-        state = offline_state(segment, 0, "its segments were removed while the broker was stopped")
+        state = offline_state(segment, 0, reason)
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, self.settings)
         self._log_failed(partition, IncompleteFiles(log.offline_reason))
         return log

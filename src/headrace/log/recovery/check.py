@@ -18,12 +18,13 @@ from headrace.env.files import FileInfo, Files
 from headrace.log.epochs import EpochCache
 from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace.log.recovery.leftovers import START, SWAP
-from headrace.log.recovery.lost import contradiction, lost_files
+from headrace.log.recovery.lost import contradiction, is_lost, lost_files
 from headrace.log.scan import Walk
 from headrace.log.transactions import ENTRY_SIZE, decode_aborted
 from headrace.log.upkeep.checkpoints import (
     LEADER_EPOCHS,
     LOG_CHECKPOINT,
+    PARTITION_METADATA,
     LogCheckpoint,
     decode_epochs,
     decode_log_checkpoint,
@@ -35,6 +36,7 @@ from headrace.record.decode import read_records
 
 _PRODUCERS_MAX = 1 << 31
 _NAME_DIGITS = 20
+_NAMES = (LOG_CHECKPOINT, LEADER_EPOCHS, PARTITION_METADATA)
 
 
 class Problem(NamedTuple):
@@ -71,16 +73,19 @@ Progress = Callable[[int], None]
 def check_partition(files: Files, directory: str, progress: Progress | None = None) -> Report:
     """Check all segments, indexes, checkpoints and snapshots of one partition."""
     report = Report()
-    _check_checkpoint(files, directory, report)
-    checkpoint = _read_checkpoint(files, directory)
     listing = files.list_directory(directory)
+    if _find_directories(listing, report):
+        return report
+    is_offline = _check_checkpoint(files, directory, report)
+    checkpoint = _read_checkpoint(files, directory)
     report.lost = lost_files(listing)
     names = sorted(entry.name for entry in listing)
     epochs = _read_epochs(files, directory, names, report)
     bases = [name for name in names if name.endswith(".log") and _base_offset(name) >= 0]
     for number, name in enumerate(bases):
         is_last = number + 1 == len(bases)
-        segment = _Segment(files, directory, name, report, epochs, is_last, progress)
+        cut_from = _synced_size(checkpoint, name) if is_last and not is_offline else None
+        segment = _Segment(files, directory, name, report, epochs, cut_from, progress)
         segment.check(names, checkpoint if is_last else None)
     if not bases:
         report.problems.append(Problem("*.log", -1, "no segment exists: its files were removed"))
@@ -92,15 +97,25 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
     return report
 
 
-def _check_checkpoint(files: Files, directory: str, report: Report) -> None:
-    """Report a problem if the log would stay offline, because no crash explains its files."""
+def _find_directories(listing: list[FileInfo], report: Report) -> bool:
+    """Report directories that have the name of a file of the log; whether any exist."""
+    for info in listing:
+        is_file = _base_offset(info.name) >= 0 or info.name in _NAMES
+        if info.is_directory and is_file and not is_lost(info.name):
+            what = "it is a directory, not a file"
+            report.problems.append(Problem(info.name, -1, what))
+    return bool(report.problems)
+
+
+def _check_checkpoint(files: Files, directory: str, report: Report) -> bool:
+    """Whether the log would stay offline, because no crash explains its files: a problem."""
     before = _read_checkpoint(files, directory)
     listing = files.list_directory(directory)
     if before is None or before.discard_from >= 0 or _read_checkpoint(files, directory) != before:
         # A running broker can write a new checkpoint while the files are listed.
-        return
+        return False
     if any(info.name.endswith(SWAP) for info in listing):
-        return
+        return False
     sizes = {
         _base_offset(info.name): info.size
         for info in listing
@@ -111,6 +126,7 @@ def _check_checkpoint(files: Files, directory: str, report: Report) -> None:
     if reason:
         what = f"{reason}; the log stays offline"
         report.problems.append(Problem(LOG_CHECKPOINT, -1, what))
+    return bool(reason)
 
 
 def _read_checkpoint(files: Files, directory: str) -> LogCheckpoint | None:
@@ -118,6 +134,12 @@ def _read_checkpoint(files: Files, directory: str) -> LogCheckpoint | None:
         return decode_log_checkpoint(files.read_file(f"{directory}/{LOG_CHECKPOINT}"))
     except FileNotFoundError:
         return None
+
+
+def _synced_size(checkpoint: LogCheckpoint | None, name: str) -> int:
+    """The size of a segment up to the recovery point. Recovery does not read these bytes."""
+    segments = checkpoint.segments if checkpoint is not None else []
+    return next((each.size for each in segments if each.base_offset == _base_offset(name)), 0)
 
 
 def _base_offset(name: str) -> int:
@@ -151,9 +173,10 @@ class _Segment:
         name: str,
         report: Report,
         epochs: EpochCache | None,
-        is_last: bool,
+        cut_from: int | None,
         progress: Progress | None,
     ) -> None:
+        """Recovery cuts the segment at damage from `cut_from` on, and at no damage if None."""
         self._files = files
         self._directory = directory
         self._name = name
@@ -161,7 +184,7 @@ class _Segment:
         self._base = _base_offset(name)
         self._report = report
         self._epochs = epochs
-        self._is_last = is_last
+        self._cut_from = cut_from
         self._progress = progress
         self._positions: array[int] = array("q")
         self._last_offsets: array[int] = array("q")
@@ -222,7 +245,8 @@ class _Segment:
         self._report.size_bytes += size
         if walk.error:
             left = size - position
-            cut = f"; recovery would cut the last {left} bytes" if self._is_last else ""
+            is_cut = self._cut_from is not None and position >= self._cut_from
+            cut = f"; recovery would cut the last {left} bytes" if is_cut else ""
             self._problem(position, walk.error.rstrip(".") + cut)
 
     def _check_batch(self, walk: Walk, batch: Batch, position: int) -> None:
