@@ -345,7 +345,7 @@ class IsrService:
             entry["partition_epoch"],
             tuple(epochs[member] for member in entry["isr"]),
         )
-        if not partition.apply_state(state, self._now_ms()) and partition.proposed is change.isr:
+        if not partition.apply_accepted(state, self._now_ms()) and partition.proposed is change.isr:
             partition.withdraw()
         self._appends.commit(partition)
 

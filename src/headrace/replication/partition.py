@@ -152,7 +152,7 @@ class Partition:
         if state.partition_epoch > self.partition_epoch:
             self._apply(state)
         elif state.replicas != self.replicas or self.has_elr != (len(state.elr) > 0):
-            # The response to an ISR change arrived first. It lacks the replicas and the ELR.
+            # The response to an ISR change arrived first.
             self.replicas = state.replicas
             self.has_elr = len(state.elr) > 0
         else:
@@ -245,6 +245,19 @@ class Partition:
         """Note a requested ISR. The store can accept it at any time, so its members count (B5)."""
         self.proposed = isr
         self._update_membership()
+
+    def apply_accepted(self, state: PartitionState, now_ms: i64) -> bool:
+        """Apply the response to an ISR change. It lacks the ELR, which the image contains.
+
+        Members that left can be in the ELR: the controller can have another min.insync.replicas.
+        """
+        if state.partition_epoch <= self.partition_epoch:
+            return False
+        can_have_elr = self.has_elr or any(member not in state.isr for member, _ in self.isr)
+        if not self.apply_state(state, now_ms):
+            return False
+        self.has_elr = can_have_elr
+        return True
 
     def withdraw(self) -> None:
         """Drop the proposal: the controller rejected it, and can accept no other copy of it."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from headrace.model.cluster import BrokerInfo, ClusterImage
@@ -13,7 +14,7 @@ from headrace.runtime.exchange import Peer
 from headrace.runtime.link import LinkBroken
 from headrace.wire.produce import ProducePartition, ProduceRequest
 from tests.storage.log_scenario import ManualClock, batch
-from tests.unit.replication.replica_scenario import TOPIC_ID, Node, elect, epoch_of
+from tests.unit.replication.replica_scenario import TOPIC_ID, Node, elect, epoch_of, state
 
 LAG_MS = 10_000
 
@@ -91,6 +92,17 @@ class World:
         for node_id in fetching:
             self.keeper.silence.fetched(node_id, self.clock.monotonic())
         self.keeper._check_silence()
+
+    def image_arrives(self, *elr: int) -> None:
+        """The image has the state that the controller stored, with this ELR."""
+        partition = self.partition
+        stored = state(
+            1, int(partition.leader_epoch), self.committed(), int(partition.partition_epoch)
+        )
+        members = tuple((node, epoch_of(node)) for node in elr)
+        now_ms = int(self.clock.monotonic() * 1000)
+        partition.apply_state(replace(stored, elr=members), now_ms)
+        self.node.appends.commit(partition)
 
     def committed(self) -> tuple[int, ...]:
         return tuple(member for member, _ in self.partition.isr)

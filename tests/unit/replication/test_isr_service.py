@@ -67,6 +67,29 @@ def test_a_follower_that_lags_goes_and_then_holds_nobody_up() -> None:
         world.answers = [granted]
         world.keeper.check_isr(world.partition)
         await world.until(lambda: world.committed() == (1, 2))
+        world.image_arrives()
+        assert world.partition.high_watermark == 1
+
+    run(scenario())
+
+
+def test_nothing_is_committed_between_the_response_and_the_image_that_has_the_elr() -> None:
+    """The controller can have another min.insync.replicas than the leader."""
+
+    async def scenario() -> None:
+        world = World(isr=(1, 2))
+        world.append("a")
+        world.clock.advance(LAG_MS + 1)
+        world.answers = [granted, granted]
+        world.keeper.check_isr(world.partition)
+        await world.until(lambda: world.committed() == (1,))
+        assert world.partition.high_watermark == 0
+        world.image_arrives(2)
+        assert world.partition.high_watermark == 0
+        world.fetched(3, 1)
+        await world.until(lambda: world.committed() == (1, 3))
+        assert world.partition.high_watermark == 0
+        world.image_arrives()
         assert world.partition.high_watermark == 1
 
     run(scenario())

@@ -41,6 +41,7 @@ def test_leader_removes_a_silent_follower_that_records_wait_for() -> None:
             world.check((3,))
             await world.settled()
         await world.until(lambda: world.committed() == (1, 3))
+        world.image_arrives()
         assert world.partition.high_watermark == 1
         assert world.clock.monotonic() - began < LAG_MS / 1000
         world.keeper.stop()
@@ -101,6 +102,7 @@ def test_a_leader_removes_a_follower_that_never_fetched_before_its_lag_time() ->
             world.check((2,))
             await world.settled()
         assert world.committed() == (1, 2)
+        world.image_arrives()
         assert world.partition.high_watermark == 1
 
     run(scenario())
