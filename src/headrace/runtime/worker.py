@@ -5,6 +5,7 @@ the loop. Each worker is one thread and keeps the order of its jobs.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
@@ -12,6 +13,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Done = Callable[[object, BaseException | None], None]
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 1.0
 
 
 class Worker:
@@ -20,14 +23,26 @@ class Worker:
         self._jobs: SimpleQueue[tuple[Callable[[], object], Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"headrace-{name}", daemon=True)
         self._started = False
+        self._retry: asyncio.TimerHandle | None = None
+        """The next attempt, after the thread could not be started."""
         self._drops_queued = False
 
     def submit(self, job: Callable[[], object], done: Done) -> None:
         """Run `job` on the thread, then `done(result, error)` on the loop."""
-        if not self._started:
-            self._started = True
-            self._thread.start()
         self._jobs.put((job, done))
+        if not self._started and self._retry is None:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the thread. If the system has none left, the jobs wait for the next attempt."""
+        self._retry = None
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            _LOG.warning("thread not started, retrying: name=%s error=%s", self._thread.name, error)
+            self._retry = self._loop.call_later(_RETRY_S, self._start)
+            return
+        self._started = True
 
     def run(self, job: Callable[[], T]) -> Awaitable[T]:
         future: asyncio.Future[T] = self._loop.create_future()
@@ -46,9 +61,12 @@ class Worker:
     def stop(self, *, finish: bool = True) -> None:
         """Run all submitted jobs, or only the current one, then end the thread."""
         self._drops_queued = not finish
+        self._jobs.put(None)
         if self._started:
-            self._jobs.put(None)
             self._thread.join()
+        elif self._retry is not None:
+            self._retry.cancel()
+            self._run()
 
     def _run(self) -> None:
         while (task := self._jobs.get()) is not None:
