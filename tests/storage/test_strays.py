@@ -26,14 +26,16 @@ Done = Callable[[object, BaseException | None], None]
 T = TypeVar("T")
 
 
-def made(*, has_records: bool = True) -> SimulatedFiles:
-    """A data directory with one partition, left by kill -9 after its first checkpoint."""
+def made(*, has_records: bool = True, is_checkpointed: bool = True) -> SimulatedFiles:
+    """A data directory with one partition, left by kill -9, usually after its first checkpoint."""
     files = SimulatedFiles()
     directory = opened(files, {})
+    directory.registered(5)
     log = directory.create(A, ID, CONFIG)
     if has_records:
         append(log, "x")
-        work(log)
+        if is_checkpointed:
+            work(log)
     return files.killed()
 
 
@@ -103,6 +105,15 @@ def names(directory: LogDirectory) -> list[str]:
 @pytest.mark.parametrize("has_records", [True, False])
 def test_replica_of_a_deleted_topic_is_removed_after_the_delay(has_records: bool) -> None:
     assert removed(opened(made(has_records=has_records), {})) == ["a-0"]
+
+
+@pytest.mark.parametrize("wanted", [{}, {A: OTHER_ID}])
+def test_replica_that_was_killed_before_its_first_checkpoint_is_removed(
+    wanted: dict[TopicPartition, UUID],
+) -> None:
+    directory = opened(made(is_checkpointed=False), wanted)
+    (stray,) = [*map(str, directory.found), *directory.strays]
+    assert removed(directory, dict.fromkeys(wanted.values(), "a")) == [stray]
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -186,6 +197,7 @@ def test_damaged_replica_stays(name: str, content: bytes) -> None:
 def test_replica_that_kafka_left_stays() -> None:
     files = made()
     files.remove("/data/a-0/headrace-checkpoint")
+    files.remove("/data/headrace-created")
     assert removed(opened(files, {})) == []
 
 

@@ -6,15 +6,16 @@ loop; a worker reads and writes files, and another one removes the directories.
 1. A directory is removed only if the store is known to be complete: the same store as before, and
    not an older copy of it. Otherwise all strays stay until an operator has moved or deleted them.
 2. A directory is removed only if its topic id is known and the image lacks it. The id is that of an
-   intact checkpoint; without records, that of partition.metadata. A damaged directory, one with
-   `.lost` files, or one that Apache Kafka wrote stays.
+   intact checkpoint. Without a checkpoint, it is that of partition.metadata, if no records exist or
+   this broker has recorded the partition with the same id. A damaged directory, one with `.lost`
+   files, or one that Apache Kafka wrote stays.
 3. Removal begins log.segment.delete.delay.ms after the start, while the store is connected.
 """
 
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -118,7 +119,9 @@ class Strays:
         if now < self._due or not is_connected or not self._names:
             return
         names, self._names = self._names[:_PER_TICK_MAX], self._names[_PER_TICK_MAX:]
-        self._submit(partial(_topic_ids, self._logs.files, self._logs.path, names), self._examined)
+        recorded = {name: self._logs.recorded_id(name) for name in names}
+        job = partial(_topic_ids, self._logs.files, self._logs.path, recorded)
+        self._submit(job, self._examined)
 
     def _examined(self, topic_ids: object, error: BaseException | None) -> None:
         """Rename the directories of stray replicas. A worker thread then deletes them."""
@@ -167,19 +170,24 @@ def _update(files: Files, path: str, now: StoreRecord, *, has_strays: bool) -> S
     return record
 
 
-def _topic_ids(files: Files, parent: str, names: Iterable[str]) -> dict[str, UUID | None]:
-    return {name: _readable_topic_id(files, f"{parent}/{name}") for name in names}
+def _topic_ids(
+    files: Files, parent: str, recorded: Mapping[str, UUID | None]
+) -> dict[str, UUID | None]:
+    return {
+        name: _readable_topic_id(files, f"{parent}/{name}", recorded_id)
+        for name, recorded_id in recorded.items()
+    }
 
 
-def _readable_topic_id(files: Files, path: str) -> UUID | None:
+def _readable_topic_id(files: Files, path: str, recorded_id: UUID | None) -> UUID | None:
     try:
-        return topic_id_of(files, path)
+        return topic_id_of(files, path, recorded_id)
     except OSError as error:
         _log.warning("stray replica not readable: path=%s error=%s", path, error)
         return None
 
 
-def topic_id_of(files: Files, path: str) -> UUID | None:
+def topic_id_of(files: Files, path: str, recorded_id: UUID | None = None) -> UUID | None:
     """The topic id of a directory that can be removed with its topic; None if it must stay."""
     infos = files.list_directory(path)
     if any(info.is_directory or is_lost(info.name) for info in infos):
@@ -188,8 +196,12 @@ def topic_id_of(files: Files, path: str) -> UUID | None:
     if checkpoint is not None:
         return checkpoint.topic_id
     names = {info.name for info in infos}
-    has_records = any(info.size > 0 and info.name.endswith(".log") for info in infos)
-    if has_records or checkpoints.PARTITION_METADATA not in names:
+    if checkpoints.PARTITION_METADATA not in names:
         return None
     metadata = files.read_file(f"{path}/{checkpoints.PARTITION_METADATA}")
-    return checkpoints.decode_partition_metadata(metadata)
+    topic_id = checkpoints.decode_partition_metadata(metadata)
+    if not any(info.size > 0 and info.name.endswith(".log") for info in infos):
+        return topic_id
+    # A kill can come before the first checkpoint. Apache Kafka's directories are not recorded.
+    is_own = checkpoints.LOG_CHECKPOINT not in names and topic_id == recorded_id
+    return topic_id if is_own else None

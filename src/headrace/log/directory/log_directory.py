@@ -99,6 +99,8 @@ class LogDirectory:
         """Partition directories on disk that are not opened yet."""
         self.strays: list[str] = []
         """Directories of former topics, renamed because a topic of the same name exists."""
+        self._stray_ids: dict[str, UUID] = {}
+        """The recorded topic ids of directories that this process has renamed."""
         self.lost_files = 0
         """The number of files that recovery has set aside since the start."""
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -331,11 +333,15 @@ class LogDirectory:
                 write_topic_id(self.files, path, topic_id)
             return True
         aside = self._aside.free_path(str(partition), STRAY_SUFFIX)
+        former_id = self.recorded.ids.get(str(partition))
         self.recorded.remove(str(partition))
         self.files.rename(path, aside)
         self.files.sync_directory(self.path)
         self.high_watermarks.pop(partition, None)
-        self.strays.append(os.path.basename(aside))
+        stray = os.path.basename(aside)
+        self.strays.append(stray)
+        if former_id is not None:
+            self._stray_ids[stray] = former_id
         _LOG.warning("replica of a former topic set aside: from=%s to=%s", path, aside)
         return False
 
@@ -487,6 +493,10 @@ class LogDirectory:
         for segment in log.segments.all:
             segment.forget()
         self._rename_aside(str(partition))
+
+    def recorded_id(self, name: str) -> UUID | None:
+        """The topic id under which a stray directory was recorded; None if it is unknown."""
+        return self._stray_ids.get(name) or self.recorded.ids.get(name)
 
     def remove_strays(self, names: Collection[str]) -> None:
         """Rename directories from `found` or `strays`, so that `removal` removes them."""
