@@ -17,8 +17,7 @@ from tests.broker.raw import PRODUCE, WatchedBroker, eventually, one_batch, valu
 CORRUPT_MESSAGE = 2
 MESSAGE_TOO_LARGE = 10
 INVALID_TIMESTAMP = 32
-UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-INVALID_TXN_STATE = 48
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
 
@@ -75,10 +74,10 @@ BAD_BATCHES: dict[str, tuple[bytes | None, set[int]]] = {
     "a flipped bit in a value": (GOOD[:-2] + bytes((GOOD[-2] ^ 1,)) + GOOD[-1:], {CORRUPT_MESSAGE}),
     "magic 3": (
         GOOD[:16] + b"\3" + GOOD[17:],
-        {CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_FOR_MESSAGE_FORMAT},
+        {CORRUPT_MESSAGE, INVALID_RECORD},
     ),
-    "magic 1": (v1_message(), {INVALID_RECORD, UNSUPPORTED_FOR_MESSAGE_FORMAT}),
-    "magic 0": (GOOD[:16] + b"\0" + GOOD[17:], {INVALID_RECORD, UNSUPPORTED_FOR_MESSAGE_FORMAT}),
+    "magic 1": (v1_message(), {INVALID_RECORD}),
+    "magic 0": (GOOD[:16] + b"\0" + GOOD[17:], {INVALID_RECORD}),
     # 14
     "a negative length": (patched(8, "i", -1), {CORRUPT_MESSAGE, INVALID_RECORD}),
     "a length of 0": (patched(8, "i", 0), {CORRUPT_MESSAGE, INVALID_RECORD}),
@@ -140,7 +139,7 @@ BAD_BATCHES: dict[str, tuple[bytes | None, set[int]]] = {
     },
     # 18
     "a control batch": (patched(21, "h", 0x20), {INVALID_RECORD}),
-    "a transactional batch": (patched(21, "h", 0x10), {INVALID_TXN_STATE}),
+    "a transactional batch": (patched(21, "h", 0x10), {TRANSACTIONAL_ID_AUTHORIZATION_FAILED}),
     "a transactional control batch": (patched(21, "h", 0x30), {INVALID_RECORD}),
     "a delete horizon": (patched(21, "h", 0x40), {INVALID_RECORD}),
     "a time of append": (patched(21, "h", 0x08), {INVALID_TIMESTAMP, INVALID_RECORD}),

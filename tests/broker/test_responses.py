@@ -41,6 +41,7 @@ from tests.broker.raw import FETCH_VERSION, RawConnection, eventually, framed, o
 HOUR_MS = 3_600_000
 TOPIC = 2
 DEFAULT_CONFIG = 5
+ZSTD = 4
 
 
 @pytest.fixture
@@ -257,6 +258,112 @@ def test_a_rejected_batch_returns_the_log_start_offset(
     found = connection.produce(new_topic, one_batch(bytes(1000)))
     assert found["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
     assert found["log_start_offset"] == -1
+
+
+@pytest.mark.parametrize(
+    "records",
+    [b"", b"short", one_batch()[:-1], one_batch() * 2],
+    ids=["empty", "short", "incomplete", "two"],
+)
+def test_malformed_records_return_no_log_start_offset(
+    connection: RawConnection, new_topic: str, records: bytes
+) -> None:
+    create_topic(connection, new_topic)
+    found = connection.produce(new_topic, records)
+    assert (found["error_code"], found["log_start_offset"]) == (ErrorCode.INVALID_RECORD, -1)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_message_formats_are_invalid_records(
+    connection: RawConnection, new_topic: str, magic: int
+) -> None:
+    create_topic(connection, new_topic)
+    batch = one_batch()
+    found = connection.produce(new_topic, batch[:16] + bytes((magic,)) + batch[17:])
+    assert (found["error_code"], found["log_start_offset"]) == (ErrorCode.INVALID_RECORD, -1)
+
+
+def test_zstd_requires_version_7_of_produce(connection: RawConnection, new_topic: str) -> None:
+    create_topic(connection, new_topic)
+    batch = one_batch(codec=ZSTD)
+    found = connection.produce(new_topic, batch, version=6)
+    assert found["error_code"] == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert found["log_start_offset"] == -1
+    assert connection.produce(new_topic, batch, version=7)["error_code"] == 0
+
+
+def test_a_transactional_batch_requires_a_transactional_id(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic)
+    batch = one_batch(transactional=True, producer_id=7, producer_epoch=0, base_sequence=0)
+    found = connection.produce(new_topic, batch)
+    assert found["error_code"] == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert found["log_start_offset"] == -1
+
+
+def test_the_earliest_offset_of_an_empty_partition_has_the_leader_epoch(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic)
+    partition = {"partition_index": 0, "timestamp": -2}
+    body = {"replica_id": -1, "topics": [{"name": new_topic, "partitions": [partition]}]}
+    (topic,) = connection.ask(LIST_OFFSETS, 7, body)["topics"]
+    (found,) = topic["partitions"]
+    assert (found["offset"], found["leader_epoch"]) == (0, 0)
+
+
+def fetch_request(*partitions: tuple[str, int], session_epoch: int = -1) -> Message:
+    """A fetch from offset 0 of each of the partitions."""
+    return {
+        "replica_id": -1,
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": session_epoch,
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": partition,
+                        "current_leader_epoch": -2,
+                        "fetch_offset": 0,
+                        "last_fetched_epoch": -1,
+                        "log_start_offset": -1,
+                        "partition_max_bytes": 1 << 20,
+                    }
+                ],
+            }
+            for topic, partition in partitions
+        ],
+        "forgotten_topics_data": (),
+        "rack_id": "",
+    }
+
+
+def test_fetch_returns_unknown_partitions_last(connection: RawConnection, new_topic: str) -> None:
+    create_topic(connection, new_topic)
+    body = fetch_request(("unknown", 0), (new_topic, 9), (new_topic, 0))
+    topics = connection.ask(FETCH, FETCH_VERSION, body)["responses"]
+    found = [(each["topic"], part) for each in topics for part in each["partitions"]]
+    assert (found[0][0], found[0][1]["partition_index"]) == (new_topic, 0)
+    assert (found[0][1]["error_code"], found[0][1]["aborted_transactions"]) == (0, None)
+    assert {(topic, part["partition_index"]) for topic, part in found[1:]} == {
+        ("unknown", 0),
+        (new_topic, 9),
+    }
+    for _, part in found[1:]:
+        assert part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert part["aborted_transactions"] == []
+
+
+def test_a_fetch_session_can_begin_without_partitions(connection: RawConnection) -> None:
+    reply = connection.ask(FETCH, FETCH_VERSION, fetch_request(session_epoch=0))
+    assert reply["error_code"] == 0
+    assert reply["session_id"] > 0
 
 
 def test_a_duplicate_batch_returns_the_append_time_of_the_first(

@@ -49,6 +49,14 @@ PARTITIONS_PER_PAUSE_MS: Final = 20
 RESPONSE_BYTES: Final = 30
 RESULT_BYTES: Final = 60
 """About the size of a response and of each result without records, for quotas."""
+_NOT_READ: Final = frozenset(
+    {
+        int(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        int(ErrorCode.UNKNOWN_TOPIC_ID),
+        int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    }
+)
+"""Like Kafka, the response lists partitions with these errors last, without transactions."""
 _log = logging.getLogger(__name__)
 
 
@@ -252,6 +260,7 @@ class FetchHandler:
         """Respond if enough bytes are available, after an error, or if the wait has ended."""
         request = exchange.request
         results: list[FetchResult] = []
+        not_read: list[FetchResult] = []
         copied_left: i64 = COPIED_TOTAL_BYTES_MAX
         budget: i64 = self.response_bytes_max
         if request.size_max < budget:
@@ -290,7 +299,12 @@ class FetchHandler:
                 has_error = True
             if result.preferred_read_replica >= 0:
                 has_error = True
-            results.append(result)
+            if result.error in _NOT_READ:
+                result.aborted = []
+                not_read.append(result)
+            else:
+                results.append(result)
+        results += not_read
         if total < enough and not has_error and not must_respond:
             return False
         self._answer(exchange, results)
@@ -370,7 +384,7 @@ class FetchHandler:
             result.error = partition.refusal()
             return
         epoch: i64 = part.current_leader_epoch
-        if epoch != -1 and epoch != partition.leader_epoch:
+        if epoch >= 0 and epoch != partition.leader_epoch:
             result.error = epoch_error(part, partition)
             return
         log = partition.log

@@ -122,7 +122,9 @@ async def _find(
         return {"offset": end, "leader_epoch": partition.leader_epoch}
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
-        return {"offset": start, "leader_epoch": log.epochs.epoch_for(start)}
+        is_empty = start == log.log_end_offset
+        epoch = partition.leader_epoch if is_empty else log.epochs.epoch_for(start)
+        return {"offset": start, "leader_epoch": epoch}
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOTHING
     is_max = timestamp == MAX_TIMESTAMP

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.model.errors import ApiError, ErrorCode, RecordError
+from headrace.model.errors import ApiError, ErrorCode, MalformedBatch, RecordError
 from headrace.record.batch import Batch, read_batch
 from headrace.replication.append_queue import ACKS_ALL, AppendQueue
 from headrace.replication.append_rules import (
@@ -59,7 +59,9 @@ _WITHOUT_START_OFFSET: Final = frozenset(
         int(ErrorCode.RECORD_LIST_TOO_LARGE),
     }
 )
-"""Like Kafka, these errors do not return the log start offset."""
+"""Like Kafka, these errors and MalformedBatch do not return the log start offset."""
+ZSTD: Final = 4
+ZSTD_SINCE: Final = 7
 
 
 @final
@@ -116,7 +118,7 @@ class ProduceHandler:
                         part.message = partition.shortage()
                         part.log_start_offset = partition.log.log_start_offset
                     continue
-            batch = self._read(partition, part, exchange.data)
+            batch = self._read(partition, part, exchange)
             if batch is None:
                 continue
             rules = partition.rules
@@ -155,7 +157,9 @@ class ProduceHandler:
             exchange.refuse(part, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return None
 
-    def _read(self, partition: Partition, part: ProducePartition, data: bytes) -> Batch | None:
+    def _read(
+        self, partition: Partition, part: ProducePartition, exchange: ProduceExchange
+    ) -> Batch | None:
         if part.end - part.start > partition.rules.batch_bytes_max:
             part.error = ErrorCode.MESSAGE_TOO_LARGE
             part.message = (
@@ -164,9 +168,17 @@ class ProduceHandler:
             )
             return None
         try:
-            batch = read_batch(data, part.start, part.end)
+            batch = read_batch(exchange.data, part.start, part.end)
+            if batch.codec() == ZSTD and exchange.version < ZSTD_SINCE:
+                raise MalformedBatch(
+                    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                    f"Produce versions below {ZSTD_SINCE} do not support zstd.",
+                )
             if batch.is_transactional():
-                raise ApiError(ErrorCode.INVALID_TXN_STATE, "No transaction is open.")
+                raise MalformedBatch(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "A transactional batch requires a transactional id.",
+                )
             return batch
         except ApiError as error:
             _refuse(part, error, partition)
@@ -246,7 +258,7 @@ class ProduceHandler:
 def _refuse(part: ProducePartition, error: ApiError, partition: Partition) -> None:
     part.error = error.code
     part.message = error.message
-    if error.code not in _WITHOUT_START_OFFSET:
+    if error.code not in _WITHOUT_START_OFFSET and not isinstance(error, MalformedBatch):
         part.log_start_offset = partition.log.log_start_offset
     if isinstance(error, RecordError):
         part.bad_records = error.record_indexes

@@ -166,6 +166,10 @@ class ApiError(Exception):
         return f"{self.code.name}: {self.message}"
 
 
+class MalformedBatch(ApiError):
+    """The bytes for a partition are not exactly one record batch that the version allows."""
+
+
 class RecordError(ApiError):
     """Records for which a batch was rejected; Produce returns them since version 8 (KIP-467)."""
 

@@ -27,7 +27,7 @@ from librt.strings import (
 )
 from mypy_extensions import i16, i32, i64
 
-from headrace.model.errors import ApiError, ErrorCode
+from headrace.model.errors import ApiError, ErrorCode, MalformedBatch
 from headrace.model.errors import RecordError as RecordError
 
 HEADER_SIZE: Final = 61
@@ -179,7 +179,7 @@ def read_batch(
     """
     size = end - start
     if size < 17 or start < 0 or end > len(frame):
-        raise ApiError(ErrorCode.INVALID_RECORD, "The record batch is incomplete.")
+        raise MalformedBatch(ErrorCode.INVALID_RECORD, "The record batch is incomplete.")
     if frame[start + 16] != 2:
         raise _wrong_magic(frame[start + 16])
     length = i64(read_i32_be(frame, start + 8)) + LENGTH_OVERHEAD
@@ -228,8 +228,8 @@ def batch_end(frame: bytes, at: i64, end: i64) -> i64:
 
 def _wrong_magic(magic: int) -> ApiError:
     if magic < 2:
-        return ApiError(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        return MalformedBatch(
+            ErrorCode.INVALID_RECORD,
             f"Message format {magic} is not supported: send record batches (magic 2).",
         )
     return ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown message format {magic}.")
@@ -240,7 +240,7 @@ def _wrong_length(length: int, size: int) -> ApiError:
         return ApiError(
             ErrorCode.CORRUPT_MESSAGE, f"A record batch of {length} bytes is shorter than a header."
         )
-    return ApiError(
+    return MalformedBatch(
         ErrorCode.INVALID_RECORD,
         f"The record batch has a length of {length} bytes, but {size} bytes were sent: a "
         "request must contain exactly one batch for each partition.",

@@ -115,7 +115,7 @@ class SessionCache:
         self, request: FetchRequest, by_id: bool, fresh_id: i64, now_ms: i64
     ) -> Session | None:
         count: i64 = len(request.partitions)
-        if count == 0 or fresh_id in self.sessions or not self._make_room(count, now_ms):
+        if fresh_id in self.sessions or not self._make_room(count, now_ms):
             return None
         session = Session(fresh_id, by_id, now_ms)
         session.update(request)

