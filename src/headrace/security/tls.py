@@ -131,9 +131,15 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings, load_key: LoadKey
             text = settings.own.key + "".join(settings.own.chain)
             load_key(context, text, settings.key_password or "")
         except ssl.SSLError as error:
+            weak = (error.reason or "").endswith(("_TOO_WEAK", "_TOO_SMALL"))
             raise TlsError(
-                f"the private key and its certificate cannot be used: {_reason(error)}. Check that "
-                "they belong together, and check ssl.key.password"
+                f"the private key and its certificate cannot be used: {_reason(error)}. "
+                + (
+                    "Create a key and certificates that OpenSSL accepts: RSA keys of at least 2048 "
+                    "bits, and signatures with SHA-256 instead of SHA-1"
+                    if weak
+                    else "Check that they belong together, and check ssl.key.password"
+                )
             ) from None
 
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from headrace.env.key_memory import load_key
@@ -127,6 +128,27 @@ def test_encrypted_key_needs_its_password(pair: Pair) -> None:
     values["ssl.key.password"] = "loud"
     with pytest.raises(TlsError, match="cannot be used"):
         server_context(read_tls(values.get, read), load_key)
+
+
+def test_key_that_openssl_rejects_as_weak_is_reported(pair: Pair) -> None:
+    key = rsa.generate_private_key(65537, 1024)
+    own = x509.load_pem_x509_certificate(pair.certificate.encode())
+    certificate = x509.CertificateBuilder(
+        own.issuer,
+        own.subject,
+        key.public_key(),
+        own.serial_number,
+        own.not_valid_before_utc,
+        own.not_valid_after_utc,
+    ).sign(key, hashes.SHA256())
+    text = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ) + certificate.public_bytes(serialization.Encoding.PEM)
+    settings = read_tls({"ssl.keystore.location": "k"}.get, lambda _: text)
+    with pytest.raises(TlsError, match=r"key too small\. Create .* at least 2048 bits"):
+        server_context(settings, load_key)
 
 
 def test_wrong_password_is_reported(pair: Pair, ca: Pair) -> None:
