@@ -14,7 +14,7 @@ from headrace.coordination.port import Store
 from headrace.handlers.fetch import FetchHandler
 from headrace.handlers.offset_commit import CommitHandler
 from headrace.handlers.produce import ProduceHandler
-from headrace.log.directory.owner import parse_partition
+from headrace.log.directory.partition_directories import parse_partition
 from headrace.model.errors import ApiError
 from headrace.node.broker import Broker, CannotStart
 from headrace.replication.append_queue import AppendQueue

@@ -160,7 +160,7 @@ MUTATIONS = (
         "incident-2",
         "a compacted segment replaces one that was truncated since",
         "headrace/log/compaction/swap_in.py",
-        ((" or log.truncations != self._truncations", ""),),
+        ((" or log.truncation_count != self._truncation_count", ""),),
         "tests/storage/test_compaction_truncation.py"
         "::test_a_segment_that_was_truncated_and_refilled_is_not_replaced",
     ),
@@ -235,7 +235,7 @@ MUTATIONS = (
     Mutation(
         "B10",
         "a directory is served for another topic of the same name",
-        "headrace/log/directory/owner.py",
+        "headrace/log/directory/partition_directories.py",
         (("    known = _topic_id_of(files, path)\n", "    known = topic_id\n"),),
         "tests/storage/test_log_directory.py"
         "::test_a_directory_of_a_former_topic_steps_aside[a-True]",
@@ -244,7 +244,12 @@ MUTATIONS = (
         "I31",
         "retention trusts a wall clock that was stepped",
         "headrace/log/directory/log_directory.py",
-        (("self.clock.wall_ms(), self.trust.is_given()", "self.clock.wall_ms(), True"),),
+        (
+            (
+                "self.clock.wall_ms(), self.wall_clock_check.is_trusted()",
+                "self.clock.wall_ms(), True",
+            ),
+        ),
         "tests/storage/test_log_directory.py"
         "::test_deletion_by_age_pauses_while_the_wall_clock_is_off",
     ),

@@ -295,12 +295,12 @@ def _refill(cluster: Cluster) -> str:
         if broker.is_compaction_idle() or _state(cluster, where).leader == broker.node_id:
             return False
         _later(cluster, 0, network.heal)
-        world.watch(partial(await_refill, int(log.truncations), end_offset))
+        world.watch(partial(await_refill, int(log.truncation_count), end_offset))
         return True
 
     def await_refill(truncations: int, end_offset: int) -> bool:
         """Let producers pause until the cleaning has ended: they could hide what it removed."""
-        if log.truncations > truncations and log.segments.base_offsets[-1] > end_offset:
+        if log.truncation_count > truncations and log.segments.base_offsets[-1] > end_offset:
             cluster.hush(0.05)
         return end() if world.now >= deadline or broker.is_compaction_idle() else False
 

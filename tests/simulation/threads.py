@@ -17,7 +17,7 @@ from headrace.log.compaction.cleaning import (
     Cleaning,
     CleaningFailed,
     CleaningJob,
-    Outcome,
+    CleaningOutcome,
     decode_job,
     remove_cleaned,
 )
@@ -93,7 +93,7 @@ class SimulatedCleaner:
         self._descriptors: set[int] = set()
         self._is_killed = False
 
-    def next(self) -> CleanedSegment | Outcome:
+    def next(self) -> CleanedSegment | CleaningOutcome:
         if self._is_killed:
             raise CleanerFailed("the cleaner was killed")
         before = self._files.open_descriptors()
@@ -107,7 +107,7 @@ class SimulatedCleaner:
         finally:
             self._descriptors |= self._files.open_descriptors() - before
 
-    def _step(self) -> CleanedSegment | Outcome:
+    def _step(self) -> CleanedSegment | CleaningOutcome:
         if self._cleaning is None:
             self._cleaning = Cleaning(self._files, self._job)
             self._segments = self._cleaning.run()

@@ -9,10 +9,10 @@ from headrace.log.compaction.cleaning import (
     Cleaning,
     CleaningFailed,
     CleaningJob,
-    Outcome,
+    CleaningOutcome,
     decode_job,
 )
-from headrace.log.compaction.selection import Cleanable, cleanable, cleaning_job
+from headrace.log.compaction.selection import Cleanable, cleaning_job, find_cleanable
 from headrace.log.compaction.swap_in import Replacement
 from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
@@ -61,22 +61,22 @@ def clean(
     *,
     table_bytes_max: int = 1 << 20,
     after_each: Callable[[CleanedSegment], None] = lambda _: None,
-) -> Outcome | None:
+) -> CleaningOutcome | None:
     """Clean a log once, as its broker does; None if that came to nothing."""
     try:
         return _clean(log, now_ms, table_bytes_max, after_each)
     except CleaningFailed as error:
         (damaged,) = (each for each in log.segments.all if each.base_offset == error.index_of)
         rebuild_aborted(log, damaged)
-        log.durable.unsettle(damaged)
+        log.durable.add_uncovered(damaged)
         work(log, now_ms)
     return clean(log, now_ms, table_bytes_max=table_bytes_max, after_each=after_each)
 
 
 def _clean(
     log: Log, now_ms: int, table_bytes_max: int, after_each: Callable[[CleanedSegment], None]
-) -> Outcome | None:
-    found = cleanable(log, log.last_stable_offset(log.written_end_offset), now_ms)
+) -> CleaningOutcome | None:
+    found = find_cleanable(log, log.last_stable_offset(log.written_end_offset), now_ms)
     if found is None:
         return None
     sources = {int(segment.base_offset): segment for segment in found.sources}
@@ -93,7 +93,7 @@ def _clean(
 
 def job_for(log: Log, now_ms: int, table_bytes_max: int = 1 << 20) -> CleaningJob:
     """The job of cleaning all that can be cleaned, as the process gets it."""
-    found = cleanable(log, log.last_stable_offset(log.written_end_offset), now_ms)
+    found = find_cleanable(log, log.last_stable_offset(log.written_end_offset), now_ms)
     assert found is not None
     job = cleaning_job(
         found,
@@ -101,7 +101,7 @@ def job_for(log: Log, now_ms: int, table_bytes_max: int = 1 << 20) -> CleaningJo
         table_bytes_max=table_bytes_max,
         table_load_max=0.9,
         bytes_per_second_max=1e9,
-        time_is_trusted=True,
+        is_clock_trusted=True,
     )
     return decode_job(job.encode())
 
@@ -147,7 +147,7 @@ class CompactedWorkload:
     gone: set[int] = field(default_factory=set)
     """Offsets of records that a finished replacement took out: they may not come back."""
     sequences: dict[int, int] = field(default_factory=dict)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[CleaningOutcome] = field(default_factory=list)
     log: Log | None = None
     first_cleaning: int = 0
     """The operation before the first cleaning."""
@@ -281,7 +281,7 @@ def written(rounds: int = 8, files: SimulatedFiles | None = None) -> tuple[Compa
 
 
 def found_in(log: Log, now_ms: int = NOW_MS, stable: int = 1 << 60) -> Cleanable | None:
-    return cleanable(log, min(stable, int(log.written_end_offset)), now_ms)
+    return find_cleanable(log, min(stable, int(log.written_end_offset)), now_ms)
 
 
 def configured(log: Log, **changes: object) -> Log:

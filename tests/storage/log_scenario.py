@@ -5,12 +5,12 @@ from uuid import UUID
 
 from headrace.config.topic import TopicConfig
 from headrace.env.files import Files
-from headrace.log.directory.offset_files import Hints
+from headrace.log.directory.offset_files import KafkaOffsets
 from headrace.log.file import OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery.opening import recover
 from headrace.log.state import LogSettings
-from headrace.log.timestamps import Found, Lookup
+from headrace.log.timestamps import FoundRecord, Lookup
 from headrace.model.topics import TopicPartition
 from headrace.record.batch import Batch, read_batch
 from headrace.record.build import NewRecord, build_batch, build_transaction_marker
@@ -90,7 +90,7 @@ def open_log(
     settings: LogSettings | None = None,
     *,
     cache: OpenSegments | None = None,
-    hints: Hints | None = None,
+    kafka_offsets: KafkaOffsets | None = None,
     now_ms: int = NOW_MS,
     path: str = PATH,
 ) -> Log:
@@ -100,7 +100,7 @@ def open_log(
     config = config or topic_config()
     settings = settings or LogSettings()
     cache = cache or OpenSegments()
-    state = recover(files, cache, path, config, settings, now_ms, hints)
+    state = recover(files, cache, path, config, settings, now_ms, kafka_offsets)
     return Log(files, cache, path, PARTITION, TOPIC_ID, config, state, settings)
 
 
@@ -166,14 +166,14 @@ def offsets(log: Log) -> list[int]:
     return [record.offset for record in records(log)]
 
 
-def at_once(lookup: Lookup) -> Found | None:
+def at_once(lookup: Lookup) -> FoundRecord | None:
     """The outcome of a look-up."""
     try:
         job = next(lookup)
         while True:
             job = lookup.send(job())
     except StopIteration as end:
-        found: Found | None = end.value
+        found: FoundRecord | None = end.value
         return found
 
 
@@ -186,7 +186,10 @@ def answers(log: Log) -> dict[str, Any]:
             entry.epoch,
             entry.coordinator_epoch,
             entry.transaction_first_offset,
-            [(s.last_sequence, s.last_offset, s.offset_delta, s.timestamp) for s in entry.spans],
+            [
+                (s.last_sequence, s.last_offset, s.last_offset_delta, s.timestamp)
+                for s in entry.batches
+            ],
         )
         for producer_id, entry in log.producers.entries.items()
     }

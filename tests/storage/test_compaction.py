@@ -99,7 +99,7 @@ def test_a_segment_is_read_at_any_moment_while_it_takes_its_place() -> None:
 
 def _forget(log: Log) -> None:
     for segment in log.segments.all:
-        segment.forget()
+        segment.close()
 
 
 def test_look_ups_by_time_pass_over_batches_that_have_no_records_left() -> None:
@@ -385,7 +385,7 @@ def test_a_deleted_partition_refuses_what_was_made_of_it() -> None:
     first.run()
     assert first.error is None
     assert not replacement.first_done(first)
-    removal = directory.removal()
+    removal = directory.removal_job()
     assert removal is not None
     removal.run()
     names = [info.name for info in workload.files.list_directory(log.path)]

@@ -58,11 +58,11 @@ def check_producers(workload: CompactedWorkload, log: Log) -> None:
     assert log.producers.open_transactions == expected.open_transactions
     end = log.log_end_offset
     for producer_id, entry in expected.entries.items():
-        for span in entry.spans:
-            values = ["x"] * (int(span.offset_delta) + 1)
-            first = int(span.last_sequence - span.offset_delta)
+        for span in entry.batches:
+            values = ["x"] * (int(span.last_offset_delta) + 1)
+            first = int(span.last_sequence - span.last_offset_delta)
             again = batch(*values, producer=(producer_id, 0, first), transactional=True)
-            assert log.stage(again, 9, 0) == span.last_offset - span.offset_delta
+            assert log.stage(again, 9, 0) == span.last_offset - span.last_offset_delta
         gap = int(entry.last_sequence()) + 2
         with pytest.raises(ApiError) as refused:
             log.stage(batch("x", producer=(producer_id, 0, gap), transactional=True), 9, 0)

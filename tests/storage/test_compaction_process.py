@@ -177,7 +177,7 @@ def test_compaction_continues_after_an_index_that_cannot_be_rebuilt(
     logs, log, expected = written(tmp_path)
     (first, *_) = (segment for segment in log.segments.all if segment.aborted_size > 0)
     for segment in log.segments.all[:-1]:
-        segment.forget()
+        segment.close()
     damage(first.stem + ".txnindex", 5)
     failures = [OSError(errno.EMFILE, "cannot open")]
     rebuild = replay.rebuild_aborted
@@ -205,7 +205,7 @@ def test_a_damaged_index_of_aborted_transactions_is_rebuilt_and_then_the_log_is_
     logs, log, expected = written(tmp_path)
     (first, *_) = (segment for segment in log.segments.all if segment.aborted_size > 0)
     for segment in log.segments.all[:-1]:
-        segment.forget()
+        segment.close()
     damage(first.stem + ".txnindex", 5)
 
     async def scene() -> None:

@@ -93,7 +93,7 @@ def test_a_replacement_without_final_names_is_finished_before_a_truncation(resta
     second.run()
     assert not replacement.second_done(second)
     if restarts:
-        log.start_at(cleaned.replaced[1], now_ms)
+        log.truncate_fully_and_start_at(cleaned.replaced[1], now_ms)
     else:
         log.truncate_to(cleaned.replaced[1], now_ms)
     # New segments get the names of segments that were replaced.

@@ -102,7 +102,7 @@ def test_a_log_that_lacks_committed_records_without_a_power_loss_is_offline() ->
         again.load(wanted)
         log = again.get(A)
         assert log is not None
-        again.check_complete(log)
+        again.go_offline_if_incomplete(log)
         assert log.is_offline is is_offline
         # The next process knows that data was lost, and can fetch it again.
         last = opened(disk.killed())
@@ -110,7 +110,7 @@ def test_a_log_that_lacks_committed_records_without_a_power_loss_is_offline() ->
     intact = opened(files.killed())
     intact.load(wanted)
     [log] = intact.logs()
-    intact.check_complete(log)
+    intact.go_offline_if_incomplete(log)
     assert not log.is_offline
 
 

@@ -208,9 +208,9 @@ def test_a_write_for_which_no_file_can_be_opened_is_taken_back_and_the_next_one_
         log.close(NOW_MS)
         log = open_log(files)
     else:
-        log.active().forget()
+        log.active().close()
     before = answers(log)
-    log.active().forget()
+    log.active().close()
     files.open_max = files.open_count()
     with pytest.raises(ApiError) as refused:
         append(log, "b", producer=(1, 0, 1))
@@ -231,7 +231,7 @@ def test_a_written_batch_counts_although_no_more_files_can_be_opened() -> None:
     append(log, "b")
     # The file stays, but all that can be read again is given up: no index may be needed now.
     file = log.active().open()
-    log.active().forget()
+    log.active().close()
     log.active().file = file
     files.open_max = files.open_count()
     assert append(log, "c") == 2

@@ -142,15 +142,16 @@ def check_producers(workload: Workload, log: Log) -> None:
         last = max(int((record.value or b"").split(b"/")[1]) for record in mine)
         entry = log.producers.entries[100 + producer]
         assert entry.last_sequence() == last
-        for span in entry.spans:
-            sequence = int(span.last_sequence - span.offset_delta)
+        for span in entry.batches:
+            sequence = int(span.last_sequence - span.last_offset_delta)
             retry = batch(
-                *("x" for _ in range(int(span.offset_delta) + 1)),
+                *("x" for _ in range(int(span.last_offset_delta) + 1)),
                 producer=(100 + producer, 0, sequence),
             )
             end = log.log_end_offset
             assert (
-                log.stage(retry, 9, workload.clock.now_ms) == span.last_offset - span.offset_delta
+                log.stage(retry, 9, workload.clock.now_ms)
+                == span.last_offset - span.last_offset_delta
             )
             assert log.log_end_offset == end
         with pytest.raises(ApiError) as refused:

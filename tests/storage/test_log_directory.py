@@ -10,7 +10,7 @@ import pytest
 from headrace.env.clock import SystemClock
 from headrace.env.files import SystemFiles
 from headrace.log.directory.log_directory import DirectoryError, LogDirectory
-from headrace.log.directory.owner import parse_partition
+from headrace.log.directory.partition_directories import parse_partition
 from headrace.log.state import LogSettings
 from headrace.model.topics import TopicPartition
 from headrace.testing.disk import SimulatedFiles
@@ -45,13 +45,13 @@ def test_partitions_are_there_again_after_a_restart() -> None:
         append(directory.create(partition, topic_id, config), f"of {partition}")
     assert directory.close({A: 1, B: 1}, broker_epoch=5)
     directory = opened(files.power_lost())
-    assert directory.found == [A, B]
+    assert directory.unopened == [A, B]
     assert directory.was_clean
     assert directory.previous_broker_epoch == 5
     assert directory.high_watermarks == {A: 1, B: 1}
     directory.load(WANTED)
     assert [values(log) for log in directory.logs()] == [["of a-0"], ["of b-with-dashes-12"]]
-    assert directory.found == []
+    assert directory.unopened == []
     assert directory.get(A) is directory.create(A, ID, CONFIG)
 
 
@@ -64,10 +64,12 @@ def test_what_moved_to_other_brokers_meanwhile_is_removed_and_nothing_else() -> 
     directory.close({})
     directory = opened(files.killed())
     directory.load({}, {A: ID, B: ID, TopicPartition("never-here", 0): ID})
-    removal = directory.removal()
+    removal = directory.removal_job()
     assert removal is not None
     removal.run()
-    assert directory.found == [B]  # Of another topic of that name: it is not known to be elsewhere.
+    assert directory.unopened == [
+        B
+    ]  # Of another topic of that name: it is not known to be elsewhere.
     names = [info.name for info in directory.files.list_directory("/data") if info.is_directory]
     assert names == [str(B)]
 
@@ -171,10 +173,10 @@ def test_a_deleted_partition_is_out_of_the_way_at_once_and_removed_by_a_job() ->
     assert not files.exists("/data/a-0")
     assert len(found.read()) > 61
     assert values(directory.create(A, OTHER_ID, CONFIG)) == []
-    job = directory.removal()
-    assert directory.removal() is None
+    job = directory.removal_job()
+    assert directory.removal_job() is None
     # A crash before the job: the next start has it to do.
-    removal = opened(files.killed()).removal()
+    removal = opened(files.killed()).removal_job()
     assert job is not None
     assert removal is not None
     assert removal.paths == job.paths
@@ -224,7 +226,7 @@ def test_a_long_topic_name_can_be_deleted(tmp_path: Path) -> None:
     append(directory.create(partition, ID, CONFIG), "x")
     directory.delete(partition)
     directory.put_aside()
-    removal = directory.removal()
+    removal = directory.removal_job()
     assert removal is not None
     removal.run()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "headrace-created"]
@@ -331,23 +333,23 @@ def test_a_tick_names_the_logs_that_have_something_to_do() -> None:
     log = directory.create(A, ID, topic_config(flush_ms=500))
     directory.create(B, OTHER_ID, CONFIG)
     # What is empty may be lost, and made again.
-    assert directory.tick(clock.now_ms) == []
+    assert directory.logs_with_due_jobs(clock.now_ms) == []
     append(log, "x" * 100)
     # The first record is there: its directory must last.
-    assert directory.tick(clock.now_ms) == [log]
+    assert directory.logs_with_due_jobs(clock.now_ms) == [log]
     work(log, clock.now_ms)
-    assert log.durable.is_named
-    assert directory.tick(clock.now_ms) == []
+    assert log.durable.is_directory_durable
+    assert directory.logs_with_due_jobs(clock.now_ms) == []
     append(log, "x" * 100)
-    assert directory.tick(clock.now_ms) == []
+    assert directory.logs_with_due_jobs(clock.now_ms) == []
     clock.advance(500)
-    assert directory.tick(clock.now_ms) == [log]
+    assert directory.logs_with_due_jobs(clock.now_ms) == [log]
     work(log, clock.now_ms)
     # It is synced now, and a checkpoint would spare the scan of it.
-    assert directory.tick(clock.now_ms) == [log]
+    assert directory.logs_with_due_jobs(clock.now_ms) == [log]
     work(log, clock.now_ms)
     assert log.durable.recovery_point == log.log_end_offset
-    assert directory.tick(clock.now_ms) == []
+    assert directory.logs_with_due_jobs(clock.now_ms) == []
 
 
 def test_deletion_by_age_pauses_while_the_wall_clock_is_off(
@@ -381,7 +383,7 @@ def test_nothing_is_deleted_by_age_by_a_broker_that_started_with_a_wrong_clock(
     log = directory.create(A, ID, topic_config(retention_ms=3_600_000))
     append(log, "x", timestamp=written_ms, now_ms=written_ms)
     with caplog.at_level(logging.WARNING):
-        directory.trust.compare(written_ms)
+        directory.wall_clock_check.set_reference(written_ms)
     assert f"skew_s={365 * 86_400}" in caplog.text
     directory.apply_retention({A: 1})
     assert log.durable.target_start_offset == 0

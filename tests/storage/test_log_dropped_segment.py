@@ -70,12 +70,12 @@ def test_records_below_the_synced_offset_survive_with_their_producers(is_truncat
 def test_a_dropped_segment_is_synced_once_and_then_closed_and_removed() -> None:
     files = WithoutSnapshots()
     log = dropped(files)
-    (segment,) = log.durable.unsettled
+    (segment,) = log.durable.uncovered
     before = len(files.trace)
     assert run_job(log) is not None
     files.is_failing = False
     work(log)
     assert files.trace[before:].count(f"sync {FIRST}") == 1
     assert not files.exists(FIRST)
-    assert not log.durable.unsettled
+    assert not log.durable.uncovered
     assert segment.file is None

@@ -264,7 +264,7 @@ def test_a_data_directory_counts_files_set_aside_and_is_not_clean_while_a_log_is
     directory = LogDirectory("/data", files.killed(), ManualClock())
     directory.open()
     directory.load({PARTITION: (TOPIC_ID, CONFIG)})
-    assert directory.lost_files == 1
+    assert directory.lost_file_count == 1
     assert directory.close({})
     files.remove(log_file(log.segments.base_offsets[1]))
     directory = LogDirectory("/data", files.killed(), ManualClock())
@@ -280,7 +280,7 @@ def test_a_check_lists_files_set_aside_and_the_reason_of_an_offline_log() -> Non
     files.write_file(log_file(100), b"something", sync=True)
     open_log(files.killed(), CONFIG)
     report = check_partition(files, PATH)
-    assert [(each.name, each.size) for each in report.lost] == [(lost(files)[0], 9)]
+    assert [(each.name, each.size) for each in report.lost_files] == [(lost(files)[0], 9)]
     assert report.problems == []
     files.remove(log_file(log.segments.base_offsets[1]))
     (problem,) = check_partition(files, PATH).problems

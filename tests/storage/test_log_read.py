@@ -327,7 +327,7 @@ def test_a_look_up_hands_out_what_takes_long_and_does_the_rest_itself() -> None:
         decode = next(lookup)
         # Whatever becomes of the segment meanwhile, what was read of it stays.
         for segment in log.segments.all:
-            segment.forget()
+            segment.close()
         with pytest.raises(StopIteration) as found:
             lookup.send(decode())
         assert found.value.value == (NOW_MS + offset, offset, 0)

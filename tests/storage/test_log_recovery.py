@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from headrace.log.directory.offset_files import Hints
+from headrace.log.directory.offset_files import KafkaOffsets
 from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError, ErrorCode
@@ -90,11 +90,11 @@ def test_losing_or_garbling_any_derived_file_changes_no_answer(is_clean: bool) -
                 image.remove(path)
             else:
                 image.write_file(path, damaged, sync=False)
-            found = open_log(image, CONFIG, hints=Hints(2, 0))
+            found = open_log(image, CONFIG, kafka_offsets=KafkaOffsets(2, 0))
             assert answers(found) == expected, (name, damaged)
             work(found)
             assert append(found, "more", epoch=4) == expected["range"][1]
-            again = open_log(image.killed(), CONFIG, hints=Hints(2, 0))
+            again = open_log(image.killed(), CONFIG, kafka_offsets=KafkaOffsets(2, 0))
             assert answers(again) == answers(found), (name, damaged)
 
 
@@ -105,7 +105,7 @@ def test_losing_all_derived_files_at_once_changes_no_answer() -> None:
     log.close(NOW_MS)
     for name in derived_files(files):
         files.remove(f"{PATH}/{name}")
-    assert answers(open_log(files, CONFIG, hints=Hints(2, 0))) == expected
+    assert answers(open_log(files, CONFIG, kafka_offsets=KafkaOffsets(2, 0))) == expected
 
 
 def tail_of(log: Log, count: int) -> tuple[int, int]:
@@ -212,8 +212,8 @@ def test_nothing_below_the_recovery_point_is_read_again() -> None:
     assert read
     assert all(path == f"{active.stem}.log" for path, _ in read)
     assert (
-        min(position for _, position in read) == log.durable.vouched.size
-        if log.durable.vouched
+        min(position for _, position in read) == log.durable.active_facts.size
+        if log.durable.active_facts
         else 0
     )
     assert found.producers.entries[1].last_sequence() == 30
@@ -226,7 +226,7 @@ def test_a_clean_restart_reads_no_batch_and_has_nothing_to_do() -> None:
     log.close(NOW_MS)
     image = files.power_lost()
     found = open_log(image, CONFIG)
-    assert not found.durable.wants_job
+    assert not found.durable.is_job_requested
     assert found.durable.recovery_point == found.log_end_offset
     assert answers(found) == expected
 

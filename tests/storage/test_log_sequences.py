@@ -38,7 +38,7 @@ def test_a_segment_that_recovery_created_survives_a_power_loss_like_the_next() -
         checkpoint(log)
         files.crash_at = files.operations + 8  # Every old file is removed, no new one exists.
         with pytest.raises(SimulatedCrash):
-            log.start_at(16, NOW_MS)
+            log.truncate_fully_and_start_at(16, NOW_MS)
         image = files.killed()
         found = open_log(image, CONFIG)
         if found.log_start_offset != 16:

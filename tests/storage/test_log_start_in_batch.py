@@ -42,7 +42,7 @@ def old_log(files: SimulatedFiles) -> Log:
     for number in range(3):
         append(log, f"old {number}", producer=(9, 0, number))
     checkpoint(log)
-    log.start_at(START, NOW_MS)
+    log.truncate_fully_and_start_at(START, NOW_MS)
     work(log)
     return log
 
@@ -50,7 +50,7 @@ def old_log(files: SimulatedFiles) -> Log:
 def fetch(log: Log) -> None:
     base_offset = base_offset_below_start(log, FRAME, 0, len(FRAME))
     if base_offset >= 0:
-        log.start_at(log.log_start_offset, NOW_MS, base_offset)
+        log.truncate_fully_and_start_at(log.log_start_offset, NOW_MS, base_offset)
     append_fetched(log, FRAME, 0, len(FRAME), 2, NOW_MS)
 
 
@@ -118,7 +118,7 @@ def test_after_a_crash_at_any_operation_the_log_starts_there_and_is_fetched_agai
 def test_a_job_before_the_first_batch_does_not_hide_it_from_recovery() -> None:
     files = SimulatedFiles()
     log = old_log(files)
-    log.start_at(START, NOW_MS, 3)
+    log.truncate_fully_and_start_at(START, NOW_MS, 3)
     checkpoint(log)
     assert (log.log_start_offset, log.log_end_offset) == (START, START)
     append_fetched(log, FRAME, 0, len(FRAME), 2, NOW_MS)
@@ -128,7 +128,7 @@ def test_a_job_before_the_first_batch_does_not_hide_it_from_recovery() -> None:
 def test_such_a_log_without_a_batch_is_closed_and_opened_empty() -> None:
     files = SimulatedFiles()
     log = old_log(files)
-    log.start_at(START, NOW_MS, 3)
+    log.truncate_fully_and_start_at(START, NOW_MS, 3)
     assert log.close(NOW_MS)
     found = open_log(files, CONFIG)
     assert (found.log_start_offset, found.log_end_offset) == (START, START)

@@ -40,7 +40,7 @@ def filled(files: SimulatedFiles, *, is_settled: bool) -> Log:
 
 def truncate(log: Log, target: int) -> None:
     if target > COUNT:
-        log.start_at(target, NOW_MS)
+        log.truncate_fully_and_start_at(target, NOW_MS)
     else:
         log.truncate_to(target, NOW_MS)
 
@@ -234,9 +234,9 @@ def test_a_segment_dropped_before_a_restart_of_the_log_is_not_removed_after_it()
     assert job is not None
     job.run()
     log.done(job)
-    assert log.durable.doomed
+    assert log.durable.files_to_remove
     # The names of the dropped segments are used again before a job has removed them.
-    log.start_at(base, NOW_MS)
+    log.truncate_fully_and_start_at(base, NOW_MS)
     append(log, "kept", epoch=9)
     work(log)
     assert values(log) == ["kept"]

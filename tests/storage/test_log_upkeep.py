@@ -45,7 +45,7 @@ def test_by_default_nothing_is_synced_until_a_segment_is_full() -> None:
     log = named(files, topic_config())
     for _ in range(20):
         append(log, "x")
-    assert not log.durable.wants_job
+    assert not log.durable.is_job_requested
     assert log.next_job(NOW_MS) is None
     assert log.durable.synced_offset == 0
 
@@ -54,7 +54,7 @@ def test_with_flush_messages_1_every_write_wants_a_sync() -> None:
     files = SimulatedFiles()
     log = named(files, topic_config(flush_messages=1))
     append(log, "a")
-    assert log.durable.wants_job
+    assert log.durable.is_job_requested
     job = log.next_job(NOW_MS)
     assert job is not None
     # What is written meanwhile is for the next job, all of it for one.
@@ -64,19 +64,19 @@ def test_with_flush_messages_1_every_write_wants_a_sync() -> None:
     job.run()
     log.done(job)
     assert log.durable.synced_offset == 1
-    assert log.durable.wants_job
+    assert log.durable.is_job_requested
     assert work(log) == 1
     assert log.durable.synced_offset == 3
-    assert not log.durable.wants_job
+    assert not log.durable.is_job_requested
     assert offsets(open_log(files.power_lost(1))) == [0, 1, 2]
 
 
 def test_flush_messages_counts_records() -> None:
     log = named(SimulatedFiles(), topic_config(flush_messages=5))
     append(log, "a", "b", "c", "d")
-    assert not log.durable.wants_job
+    assert not log.durable.is_job_requested
     append(log, "e")
-    assert log.durable.wants_job
+    assert log.durable.is_job_requested
 
 
 def test_flush_ms_bounds_how_long_a_record_stays_unsynced() -> None:
@@ -161,7 +161,7 @@ def test_a_job_for_which_no_file_can_be_opened_is_done_later() -> None:
     while len(log.segments.all) < 3:
         append(log, "x")
     for segment in log.segments.all:
-        segment.forget()
+        segment.close()
     log.delete_records(log.segments.base_offsets[1], log.log_end_offset)
     # It fails where its files are opened first, and later at each step that needs one more.
     attempts = 0
@@ -191,10 +191,10 @@ def test_a_new_start_that_was_asked_for_meanwhile_gets_a_job_of_its_own() -> Non
     job.run()
     log.done(job)
     assert log.log_start_offset == 0
-    assert log.durable.wants_job
+    assert log.durable.is_job_requested
     work(log)
     assert log.log_start_offset == 1
-    assert not log.durable.wants_job
+    assert not log.durable.is_job_requested
 
 
 def test_retention_makes_room_on_a_disk_that_is_full() -> None:
@@ -413,7 +413,7 @@ def test_a_log_can_start_anew_at_a_higher_offset() -> None:
     log = named(files)
     for number in range(12):
         append(log, f"{number}", producer=(1, 0, number))
-    log.start_at(100, NOW_MS)
+    log.truncate_fully_and_start_at(100, NOW_MS)
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
     assert log.producers.entries == {}
     append(log, "new", epoch=3)
@@ -431,4 +431,4 @@ def test_settings_can_change_while_a_log_is_open() -> None:
     log.stage(batch("y"), 0, NOW_MS)
     log.write(NOW_MS)
     assert len(log.segments.all) == 2
-    assert log.durable.wants_job
+    assert log.durable.is_job_requested

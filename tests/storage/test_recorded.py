@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from headrace.env.files import Files
-from headrace.log.directory import recorded
+from headrace.log.directory import recorded_partitions
 from headrace.log.directory.acceptance import accept_loss
 from headrace.log.directory.log_directory import LogDirectory
 from headrace.model.errors import ApiError
@@ -183,14 +183,17 @@ def test_a_kill_at_any_operation_of_a_deletion_or_creation_leaves_no_partition_l
 def test_rows_are_removed_once_a_checkpoint_has_them() -> None:
     files = SimulatedFiles()
     directory = served(files)
-    rows = files.read_file(f"/data/{recorded.CREATED}").decode().split("\n")
+    rows = files.read_file(f"/data/{recorded_partitions.CREATED}").decode().split("\n")
     assert rows == ["", f"+a-0 {ID}", f"+b-0 {OTHER_ID}"]
     directory.checkpoint_job({}).run()
     directory.checkpoint_job({})
-    assert files.read_file(f"/data/{recorded.CREATED}") == b""
-    assert recorded.read_ids(files, f"/data/{recorded.TOPIC_IDS}") == {"a-0": ID, "b-0": OTHER_ID}
+    assert files.read_file(f"/data/{recorded_partitions.CREATED}") == b""
+    assert recorded_partitions.read_ids(files, f"/data/{recorded_partitions.TOPIC_IDS}") == {
+        "a-0": ID,
+        "b-0": OTHER_ID,
+    }
     assert directory.close({}, 5)
-    assert not files.exists(f"/data/{recorded.CREATED}")
+    assert not files.exists(f"/data/{recorded_partitions.CREATED}")
 
 
 def test_a_partition_is_not_served_if_it_cannot_be_recorded() -> None:
@@ -246,7 +249,7 @@ def test_an_accepted_loss_brings_an_only_copy_back(remove: Remove) -> None:
     again.registered(6)
     again.load(WANTED, only_copies=WANTED)
     log = again.create(A, ID, CONFIG, is_only_copy=True)
-    again.check_complete(log)
+    again.go_offline_if_incomplete(log)
     assert (log.is_offline, values(log)) == (False, [])
     other = again.get(B)
     assert other is not None

@@ -112,7 +112,7 @@ def test_replica_that_was_killed_before_its_first_checkpoint_is_removed(
     wanted: dict[TopicPartition, UUID],
 ) -> None:
     directory = opened(made(is_checkpointed=False), wanted)
-    (stray,) = [*map(str, directory.found), *directory.strays]
+    (stray,) = [*map(str, directory.unopened), *directory.strays]
     assert removed(directory, dict.fromkeys(wanted.values(), "a")) == [stray]
 
 
@@ -258,5 +258,5 @@ def test_many_strays_are_removed_without_a_pass_over_all_of_them_for_each(
     monkeypatch.setattr(TopicPartition, "__str__", counted)
     shell.strays.tick(100.0 + DELAY_S, is_connected=True)
     shell.work()
-    assert len(shell.paths) == len(directory.found) == 100
+    assert len(shell.paths) == len(directory.unopened) == 100
     assert count <= 400

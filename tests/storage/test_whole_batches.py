@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
+from headrace.log.complete_batches import complete_batches
 from headrace.log.file import NotCached
 from headrace.log.log import Log
-from headrace.log.whole_batches import whole_batches
 from headrace.record.decode import read_batches, read_records
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import NOW_MS, append, open_log, topic_config
@@ -50,7 +50,7 @@ def test_records_and_size_are_those_of_the_complete_batches(name: str, is_reopen
         found = log.read(offset, rng.choice((1, 100, 500, 1500, 10_000)), log.log_end_offset, True)
         assert found is not None
         data = found.read()
-        size, records = whole_batches(log, offset, found)
+        size, records = complete_batches(log, offset, found)
         assert (size, records) == expected(log, data, offset)
         assert size > 0
         assert records > 0
@@ -62,7 +62,7 @@ def test_reader_of_all_offsets_counts_each_record_once() -> None:
     while offset < log.log_end_offset:
         found = log.read(offset, 700, log.log_end_offset, True)
         assert found is not None
-        _, records = whole_batches(log, offset, found)
+        _, records = complete_batches(log, offset, found)
         offset += records
         total += records
     assert total == log.log_end_offset
@@ -76,7 +76,7 @@ def test_uncached_headers_are_not_waited_for() -> None:
     assert isinstance(files, SimulatedFiles)
     files.pread_cached = lambda *_: None  # type: ignore[method-assign]
     with pytest.raises(NotCached):
-        whole_batches(log, 0, found)
+        complete_batches(log, 0, found)
 
 
 def test_damaged_header_is_not_counted() -> None:
@@ -87,4 +87,4 @@ def test_damaged_header_is_not_counted() -> None:
     assert isinstance(files, SimulatedFiles)
     damaged = (1 << 62).to_bytes(8, "big") + bytes(found.size)
     files.pread_cached = lambda fd, size, position: damaged[:size]  # type: ignore[method-assign]
-    assert whole_batches(log, 0, found) == (0, 0)
+    assert complete_batches(log, 0, found) == (0, 0)

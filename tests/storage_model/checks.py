@@ -32,8 +32,13 @@ def producers_of(log: Log) -> dict[int, ProducerState]:
         producer_id: (
             int(entry.epoch),
             tuple(
-                (int(s.last_sequence), int(s.last_offset), int(s.offset_delta), int(s.timestamp))
-                for s in entry.spans
+                (
+                    int(s.last_sequence),
+                    int(s.last_offset),
+                    int(s.last_offset_delta),
+                    int(s.timestamp),
+                )
+                for s in entry.batches
             ),
         )
         for producer_id, entry in log.producers.entries.items()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from headrace.log.compaction.cleaning import CleanedSegment, Cleaning, CleaningFailed, decode_job
-from headrace.log.compaction.selection import cleanable, cleaning_job
+from headrace.log.compaction.selection import cleaning_job, find_cleanable
 from headrace.log.compaction.swap_in import Replacement
 from headrace.log.recovery.replay import rebuild_aborted
 from headrace.log.segment import Segment
@@ -63,7 +63,7 @@ class Compactor:
         driver = self._driver
         log, now_ms = driver.log, driver.clock.now_ms
         stable = min(driver.history.high_watermark, int(log.written_end_offset))
-        found = cleanable(log, int(log.last_stable_offset(stable)), now_ms)
+        found = find_cleanable(log, int(log.last_stable_offset(stable)), now_ms)
         if found is None or not found.is_due:
             return
         try:
@@ -73,7 +73,7 @@ class Compactor:
                 table_bytes_max=1 << 20,
                 table_load_max=0.9,
                 bytes_per_second_max=1e9,
-                time_is_trusted=True,
+                is_clock_trusted=True,
             )
             cleaning = Cleaning(driver.files, decode_job(job.encode()))
         except OSError:
@@ -92,7 +92,7 @@ class Compactor:
             for segment in log.segments.all:
                 if segment.base_offset == error.index_of:
                     rebuild_aborted(log, segment)
-                    log.durable.unsettle(segment)
+                    log.durable.add_uncovered(segment)
             self._run = None
             return
         except OSError:

@@ -160,7 +160,7 @@ class Driver:
 
     def start_job(self) -> None:
         log = self.log
-        if log.durable.wants_job and log.durable.job is None and not log.is_offline:
+        if log.durable.is_job_requested and log.durable.job is None and not log.is_offline:
             self.start_next_job()
 
     def start_next_job(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-SPANS_KEPT = 5
+BATCHES_KEPT = 5
 
 ProducerState = tuple[int, tuple[tuple[int, int, int, int], ...]]
 """Epoch, and the last batches: last sequence, last offset, offset delta, timestamp."""
@@ -217,4 +217,4 @@ def apply(table: dict[int, ProducerState], entry: Entry) -> None:
     span = (sequence + delta, entry.last, delta, entry.timestamp)
     known = table.get(producer_id)
     older = known[1] if known is not None and known[0] == epoch else ()
-    table[producer_id] = (epoch, (span, *older)[:SPANS_KEPT])
+    table[producer_id] = (epoch, (span, *older)[:BATCHES_KEPT])

@@ -32,19 +32,20 @@ MUTATIONS = (
         (
             Change(
                 _RECOVERY,
-                "        self.start = self._log_start_offset()\n",
-                "        self.start = self._log_start_offset()\n"
+                "        self.log_start_offset = self._read_log_start()\n",
+                "        self.log_start_offset = self._read_log_start()\n"
                 "        while self._is_dropped(self.segments, 0):\n"
                 "            self.segments.pop(0)\n",
             ),
             Change(
                 _RECOVERY,
-                "if self.segments and point < self.segments[0].base_offset <= self.start:\n",
+                "if self.segments and point < self.segments[0].base_offset <= "
+                "self.log_start_offset:\n",
                 "if not self.path:\n",
             ),
             Change(
                 _RECOVERY,
-                "        if segment.base_offset <= self.start:\n",
+                "        if segment.base_offset <= self.log_start_offset:\n",
                 "        if not self.path:\n",
             ),
         ),
@@ -52,7 +53,7 @@ MUTATIONS = (
     Mutation(
         "compaction-truncation",
         "a cleaned segment replaces one that was truncated and refilled in the meantime",
-        (Change(_REPLACEMENT, " or log.truncations != self._truncations", ""),),
+        (Change(_REPLACEMENT, " or log.truncation_count != self._truncation_count", ""),),
     ),
     Mutation(
         "retention-full-disk",
@@ -60,8 +61,8 @@ MUTATIONS = (
         (
             Change(
                 _UPKEEP,
-                "        durable.begin(_start_job(log))\n        return durable.job\n",
-                "        retention.start_here(log, durable.target_start_offset)\n",
+                "        durable.begin_job(_start_file_job(log))\n        return durable.job\n",
+                "        retention.apply_log_start(log, durable.target_start_offset)\n",
             ),
         ),
     ),
@@ -71,12 +72,12 @@ MUTATIONS = (
         (
             Change(
                 _UPKEEP,
-                "        if vouched.base_offset in log.segments.base_offsets and",
-                "        if vouched.base_offset in log.segments.base_offsets[-1:] and",
+                "            active_facts.base_offset in log.segments.base_offsets\n",
+                "            active_facts.base_offset in log.segments.base_offsets[-1:]\n",
             ),
             Change(
                 _RECOVERY,
-                "        if known is None and not (beyond and beyond[0].base_offset == point):\n",
+                "        if known is None and not (above and above[0].base_offset == point):\n",
                 "        if not self.path:\n",
             ),
         ),
@@ -113,7 +114,11 @@ MUTATIONS = (
     Mutation(
         "truncation-unnamed",
         "a truncation writes the first checkpoint, and the directory's name is never synced",
-        (Change(_TRUNCATION, "    if not durable.is_named:\n", "    if not log.path:\n"),),
+        (
+            Change(
+                _TRUNCATION, "    if not durable.is_directory_durable:\n", "    if not log.path:\n"
+            ),
+        ),
         first=600,
     ),
 )

@@ -38,7 +38,7 @@ class Operations(Driver):
 
     def do_tick(self, a: int, _b: int) -> None:
         self.clock.advance(a % 20 * 100)
-        for log in self.directory.tick(self.clock.now_ms):
+        for log in self.directory.logs_with_due_jobs(self.clock.now_ms):
             if log.durable.job is None and self.pending is None:
                 self.start_next_job()
 
@@ -255,7 +255,9 @@ class Operations(Driver):
         start, end = int(log.log_start_offset), int(log.log_end_offset)
         target = (end + 1 + b % 9, max(start - 1 - b % 4, 0), start)[a % 3]
         self._maybe_fault(b)
-        self.cut(target, lambda: log.start_at(target, self.clock.now_ms), is_full=True)
+        self.cut(
+            target, lambda: log.truncate_fully_and_start_at(target, self.clock.now_ms), is_full=True
+        )
 
     def cut(self, target: int, act: Callable[[], None], *, is_full: bool = False) -> None:
         log, history = self.log, self.history
@@ -389,7 +391,7 @@ class Operations(Driver):
             self.files.fail_at.clear()
             self.do_relief(0, 0)
             self.create()
-        removal = self.directory.removal()
+        removal = self.directory.removal_job()
         if removal is not None:
             removal.run()
 

@@ -77,7 +77,7 @@ def _snapshot(data: bytes, base: int) -> Iterator[Line]:
     if table is None:
         raise Failure("the snapshot is invalid: its checksum or version is wrong")
     for producer_id, entry in table.entries.items():
-        last = entry.spans[0] if entry.spans else None
+        last = entry.batches[0] if entry.batches else None
         yield {
             "producer_id": producer_id,
             "producer_epoch": entry.epoch,
@@ -99,14 +99,14 @@ _READERS: dict[str, Callable[[bytes, int], Iterator[Line]]] = {
 
 def _dump_log(path: str, batches_only: bool, as_json: bool) -> int:
     from headrace.env.files import SystemFiles
-    from headrace.log.scan import Walk
+    from headrace.log.scan import BatchWalk
     from headrace.model.errors import ApiError
     from headrace.record.batch import read_batch
 
     files = SystemFiles()
     descriptor = files.open(path)
     try:
-        walk = Walk(files, descriptor, 0, files.size(descriptor), True)
+        walk = BatchWalk(files, descriptor, 0, files.size(descriptor), True)
         position = 0
         while (found := walk.next()) is not None:
             frame = walk.records(found)

@@ -73,13 +73,13 @@ def _check(args: argparse.Namespace) -> int:
     else:
         for name, report in reports.items():
             _print_report(name, report)
-    return 1 if any(report.problems or report.lost for report in reports.values()) else 0
+    return 1 if any(report.problems or report.lost_files for report in reports.values()) else 0
 
 
 def _accept_loss(args: argparse.Namespace) -> int:
     from headrace.env.files import DirectoryInUse, SystemFiles
     from headrace.log.directory.acceptance import accept_loss
-    from headrace.log.directory.owner import parse_partition
+    from headrace.log.directory.partition_directories import parse_partition
     from headrace.log.upkeep import checkpoints
 
     data, name = os.path.split(os.path.abspath(args.directory))
@@ -135,12 +135,12 @@ def _partition_directories(directory: str) -> dict[str, str]:
 def _of_broker(directory: str) -> dict[str, str]:
     """The partitions in a data directory, and recorded ones that are missing there."""
     from headrace.env.files import SystemFiles
-    from headrace.log.directory import recorded
-    from headrace.log.directory.owner import parse_partition
+    from headrace.log.directory import recorded_partitions
+    from headrace.log.directory.partition_directories import parse_partition
 
     with os.scandir(directory) as entries:
         names = {entry.name for entry in entries if entry.is_dir()}
-    names.update(recorded.missing(SystemFiles(), directory))
+    names.update(recorded_partitions.missing(SystemFiles(), directory))
     partitions = sorted(filter(None, map(parse_partition, names)))
     return {str(partition): f"{directory}/{partition}" for partition in partitions}
 
@@ -154,7 +154,7 @@ def _as_json(report: Any) -> dict[str, Any]:
         "first_offset": report.log_start_offset,
         "log_end_offset": report.log_end_offset,
         "problems": [problem._asdict() for problem in report.problems],
-        "lost": [{"file": info.name, "size_bytes": info.size} for info in report.lost],
+        "lost": [{"file": info.name, "size_bytes": info.size} for info in report.lost_files],
     }
 
 
@@ -167,5 +167,5 @@ def _print_report(name: str, report: Any) -> None:
     )
     for problem in report.problems:
         print(f"  {problem}")
-    for info in report.lost:
+    for info in report.lost_files:
         print(f"  {info.name}: set aside by recovery, {plural(info.size, 'byte')}")

@@ -9,7 +9,7 @@ import time
 from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
-_APART_MS_MAX = 600_000
+_SKEW_MS_MAX = 600_000
 
 
 class Clock(Protocol):
@@ -25,8 +25,8 @@ class Clock(Protocol):
     def elapsed(self) -> float:
         """Seconds since an arbitrary time, including time in suspension.
 
-        A correct wall clock advances at the same rate. Deletion by age checks `Trust` before it
-        uses the wall clock (I31).
+        A correct wall clock advances at the same rate. Deletion by age uses the wall clock only if
+        `WallClockCheck` trusts it (I31).
         """
 
 
@@ -42,8 +42,8 @@ class SystemClock:
         return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
 
 
-class Trust:
-    """Whether the wall clock has advanced correctly since the start or the last comparison."""
+class WallClockCheck:
+    """Checks that the wall clock advances as fast as time passes, from a reference time on."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,23 +51,25 @@ class Trust:
         self._wall_ms = clock.wall_ms()
         self._elapsed = clock.elapsed()
 
-    def compare(self, wall_ms: int) -> None:
-        """Compare the wall clock with another one from now on.
-
-        A broker can start with a wrong clock.
-        """
+    def set_reference(self, wall_ms: int) -> None:
+        """Set the reference to the time of another machine, because a broker can start with a wrong
+        clock."""
         self._wall_ms = wall_ms
         self._elapsed = self._clock.elapsed()
-        self.is_given()
+        self.is_trusted()
 
-    def is_given(self) -> bool:
+    def is_trusted(self) -> bool:
+        """Whether the wall clock differs from the expected time by at most ten minutes.
+
+        Logs each change of the result.
+        """
         passed_ms = (self._clock.elapsed() - self._elapsed) * 1000
-        apart_ms = abs(self._clock.wall_ms() - self._wall_ms - passed_ms)
-        is_trusted = apart_ms <= _APART_MS_MAX
+        skew_ms = abs(self._clock.wall_ms() - self._wall_ms - passed_ms)
+        is_trusted = skew_ms <= _SKEW_MS_MAX
         if self._is_trusted and not is_trusted:
             _LOG.warning(
                 "wall clock is wrong, time-based deletion paused: skew_s=%d",
-                apart_ms / 1000,
+                skew_ms / 1000,
             )
         elif is_trusted and not self._is_trusted:
             _LOG.warning("wall clock is correct again, time-based deletion resumed")

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from headrace.env.rate_limited_log import LineLimit
+from headrace.log.complete_batches import complete_batches
 from headrace.log.file import FileSlice, NotCached
 from headrace.log.log import Log
-from headrace.log.whole_batches import whole_batches
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader, divergence, epoch_error
@@ -340,7 +340,7 @@ class FetchHandler:
         found = result.records
         partition = self.partitions.find(part.key, part.index, by_id)
         if partition is not None and isinstance(found, FileSlice):
-            size, records = whole_batches(partition.log, part.fetch_offset, found)
+            size, records = complete_batches(partition.log, part.fetch_offset, found)
             result.record_count = records
             if 0 < size < found.size:
                 result.records = FileSlice(found.file, found.position, size)

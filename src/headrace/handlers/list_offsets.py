@@ -25,7 +25,7 @@ from headrace.requests.replies import repeated
 from headrace.wire.codec import Message
 
 if TYPE_CHECKING:
-    from headrace.log.timestamps import Found, Lookup
+    from headrace.log.timestamps import FoundRecord, Lookup
     from headrace.replication.partition import Partition
 
 LATEST = -1
@@ -144,12 +144,12 @@ async def _find(
     return {"timestamp": found[0], "offset": found[1], "leader_epoch": found[2]}
 
 
-async def _look_up(broker: BrokerContext, lookup: "Lookup") -> "Found | None":
+async def _look_up(broker: BrokerContext, lookup: "Lookup") -> "FoundRecord | None":
     """Execute a look-up. A worker thread decodes large and compressed batches."""
     try:
         job = next(lookup)
         while True:
             job = lookup.send(await broker.worker.run(job))
     except StopIteration as end:
-        found: Found | None = end.value
+        found: FoundRecord | None = end.value
         return found

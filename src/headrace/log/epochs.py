@@ -1,6 +1,6 @@
-"""Maps leader epochs of one log to their start offsets.
+"""The leader epochs of one log, and the offset at which each of them begins.
 
-1. Epochs and offsets both increase along the cache (I14). A scan of the log gives the same list.
+1. Epochs and offsets both increase along the list (I14). A scan of the log gives the same list.
 2. Retention can raise the offset of the first entry to the log start, although its epoch began
    earlier.
 """
@@ -40,7 +40,7 @@ class EpochCache:
         if epoch == self.latest():
             return True
         while self.offsets and self.offsets[-1] >= offset:
-            # The former epoch has no record left in the log.
+            # The log has no record of the last epoch.
             self.epochs.pop()
             self.offsets.pop()
         self.epochs.append(epoch)
@@ -63,17 +63,18 @@ class EpochCache:
         return self.epochs[after - 1], self.offsets[after]
 
     def epoch_for(self, offset: int) -> int:
+        """The epoch of an offset; -1 if it is unknown."""
         after = bisect_right(self.offsets, offset)
         return self.epochs[after - 1] if after else UNDEFINED_EPOCH
 
     def cut_end(self, offset: int) -> None:
-        """Remove epochs that begin at or after an offset."""
+        """Remove the epochs that begin at or above an offset, because the log ends there."""
         while self.offsets and self.offsets[-1] >= offset:
             self.epochs.pop()
             self.offsets.pop()
 
     def cut_start(self, offset: int) -> None:
-        """Raise the start of the log to an offset."""
+        """Remove the epochs that end at or below an offset, because the log starts there."""
         after = bisect_right(self.offsets, offset)
         if after:
             del self.epochs[: after - 1]

@@ -23,7 +23,7 @@ def offline(partition: TopicPartition, reason: str = "") -> ApiError:
 
 
 def next_step(partition: TopicPartition) -> str:
-    """The next step of an operator for a log with incomplete files."""
+    """What an operator has to do about a log with incomplete files."""
     return (
         "Stop the broker; restore the files, or accept the loss with 'headrace log accept-loss "
         f"DATA/{partition}'; start the broker."
@@ -51,7 +51,7 @@ def overlap(base_offset: int, log_end_offset: int) -> ApiError:
     )
 
 
-def epoch_is_over(epoch: int, latest: int) -> ApiError:
+def epoch_has_ended(epoch: int, latest: int) -> ApiError:
     return ApiError(
         ErrorCode.FENCED_LEADER_EPOCH,
         f"Leader epoch {epoch} has ended; the current epoch is {latest}.",

@@ -1,12 +1,11 @@
 # HOT
-"""An open log file, a slice of one, and a cache with a limit of open segments.
+"""An open log file, a slice of one, and the limit of open segments.
 
-1. A descriptor is closed with the last reference to its LogFile. So a response in progress keeps a
-   deleted segment open, without further coordination.
-2. The kernel's automatic read-ahead is off: it would read megabytes of uncached data in any call,
-   on the loop. Sequential readers request read-ahead from a worker thread.
-3. At most `open_max` segments keep a file and indexes in memory. The cache drops its reference to a
-   segment's file and never closes it (see 1).
+1. The file descriptor is closed with the last reference to its LogFile. So a response in progress
+   keeps the file of a deleted segment open.
+2. The kernel's automatic read-ahead is off, because any read on the loop could wait for megabytes
+   of uncached data. Sequential readers request read-ahead from a worker thread.
+3. At most `open_max` segments have an open file or indexes that can be loaded again.
 """
 
 from typing import TYPE_CHECKING, final
@@ -41,7 +40,7 @@ class Slice:
         self.size: i64 = size
 
     def read(self) -> bytes:
-        """The bytes. Can wait, so a worker thread calls it."""
+        """Return the bytes. Can wait for the disk, so a worker thread calls it."""
         raise NotImplementedError
 
 
@@ -62,6 +61,7 @@ class NotCached(Exception):
     """A read would wait for the disk. A worker thread must `run()` this before the next attempt."""
 
     def __init__(self, file: LogFile, position: int, size: int, path: str) -> None:
+        """Store which bytes to read: the file at `path`, or this range of `file` if it is empty."""
         super().__init__(path or file.path)
         self._file = file
         self._position = position
@@ -92,28 +92,29 @@ class OpenSegments:
         self._segments: list[Segment] = []
         self._hand: i64 = 0
 
-    def opened(self, segment: "Segment") -> None:
-        """Add a segment that was opened, and drop another if the limit is reached."""
-        if segment.is_listed:
+    def add(self, segment: "Segment") -> None:
+        """Add a segment that was opened. If the limit is reached, close another one."""
+        if segment.is_in_cache:
             return
-        segment.is_listed = True
+        segment.is_in_cache = True
         segments = self._segments
         if len(segments) < self.open_max:
             segments.append(segment)
             return
-        # CLOCK algorithm: a segment that was used since the last pass stays for one more.
+        # The CLOCK algorithm: a segment that was used since the last pass stays for one more pass.
         while True:
             if self._hand >= len(segments):
                 self._hand = 0
             candidate = segments[self._hand]
-            if not candidate.used or not candidate.is_open():
+            if not candidate.is_recently_used or not candidate.is_open():
                 break
-            candidate.used = False
+            candidate.is_recently_used = False
             self._hand += 1
-        candidate.forget()
-        candidate.is_listed = False
+        candidate.close()
+        candidate.is_in_cache = False
         segments[self._hand] = segment
         self._hand += 1
 
     def count(self) -> int:
+        """The number of open segments."""
         return sum(1 for segment in self._segments if segment.is_open())

@@ -1,8 +1,8 @@
 # HOT
 """The two sparse indexes of a segment: offset to position, and timestamp to offset.
 
-In memory both are arrays: growing for the active segment, read from disk for a sealed one. On disk
-they are Kafka's files, with complete entries only.
+In memory, both are arrays. On disk, they have Kafka's format, without the empty entries that Kafka
+preallocates.
 
 1. An entry of the offset index has the last offset of a batch and the position of the batch. Both
    increase along the index.
@@ -21,12 +21,13 @@ from mypy_extensions import i64
 
 OFFSET_ENTRY_SIZE: Final = 8
 TIME_ENTRY_SIZE: Final = 12
-_SWAP: Final = sys.byteorder == "little"
+_IS_LITTLE_ENDIAN: Final = sys.byteorder == "little"
 
 
 def _big_endian(numbers: "array[int]") -> "array[int]":
+    """Convert a copy between the machine's byte order and big endian, in both directions."""
     copy = numbers[:]
-    if _SWAP:
+    if _IS_LITTLE_ENDIAN:
         copy.byteswap()
     return copy
 
@@ -48,7 +49,7 @@ class OffsetIndex:
         self.positions.append(position)
 
     def lookup(self, relative_offset: i64) -> i64:
-        """The position of a batch at or before an offset, where a search begins."""
+        """The position of a batch at or before an offset, at which a search begins."""
         after = bisect_right(self.offsets, relative_offset)
         if after == 0:
             return 0

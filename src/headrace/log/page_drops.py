@@ -1,7 +1,8 @@
 # HOT
-"""Removes written pages of the active segment from the page cache, during fast writes.
+"""Decides which pages of a log are dropped from the page cache while it is written fast.
 
-Owns the position up to which pages were dropped, and the time of the last step.
+A step is a number of written bytes (`drop_behind_step_bytes`). Pages are dropped after a step that
+took at most `drop_behind_ms_max`. Owns the position up to which they were dropped.
 """
 
 from typing import final
@@ -16,14 +17,18 @@ from headrace.log.state import LogSettings
 class PageDrops:
     def __init__(self) -> None:
         self.position: i64 = 0
-        """The written size at the last step."""
+        """The start of the current step, in the active segment."""
         self._started_ms: i64 = 0
         self._dropped_size: i64 = 0
-        self._tail: LogFile | None = None
-        """The former active file, whose remaining pages are dropped with the next step."""
+        """The number of bytes from the start of the active segment that were dropped."""
+        self._former_file: LogFile | None = None
+        """The former active file, whose remaining pages are dropped after the next step."""
 
-    def is_due(self, written_size: i64, now_ms: i64, settings: LogSettings) -> bool:
-        """Whether a step was written fast. Pages of a slow writer do not displace others."""
+    def end_step(self, written_size: i64, now_ms: i64, settings: LogSettings) -> bool:
+        """End the step, if it is complete. Returns whether to drop pages.
+
+        Pages of a slowly written log stay, because they displace few others.
+        """
         if written_size - self.position < settings.drop_behind_step_bytes:
             return False
         is_fast = 0 <= now_ms - self._started_ms <= settings.drop_behind_ms_max
@@ -34,18 +39,21 @@ class PageDrops:
         return False
 
     def take(self, written_size: i64, keep_bytes: i64) -> tuple[i64, i64, LogFile | None] | None:
-        """The range of the active file to drop, and the former file; None if none is old enough."""
+        """The range of the active file to drop, and the former file if it still has pages.
+
+        None if the active file has at most `keep_bytes` in the page cache.
+        """
         self.position = written_size
         start, end = self._dropped_size, written_size - keep_bytes
         if end <= start:
             return None
-        tail, self._tail = self._tail, None
+        former_file, self._former_file = self._former_file, None
         self._dropped_size = end
-        return start, end, tail
+        return start, end, former_file
 
     def roll(self, file: LogFile | None) -> None:
-        """Another segment is active; `file` is that of the former one."""
+        """Continue with a new active segment. `file` is that of the former one."""
         self.position = 0
         if self._dropped_size > 0:
-            self._tail = file
+            self._former_file = file
             self._dropped_size = 0

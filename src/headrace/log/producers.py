@@ -1,15 +1,16 @@
 # HOT
 """The producers of one partition: epochs, sequences, open transactions.
 
-Entries and spans are immutable; the table replaces them. So a snapshot of the table is a copy of a
-dictionary, and `undo` puts the old entries back.
+Entries and the metadata of batches are immutable; the table replaces them. So a snapshot of the
+table is a copy of a dictionary, and `undo` restores the former entries.
 
 1. The table has the last five batches of each producer. A retry of one of them gets its first
    offset.
 2. The next batch of a known epoch has the next sequence, and 0 follows 2^31 - 1. A new epoch begins
    at 0. An unknown producer can begin at any sequence, because its state can have expired.
-3. `open_transactions` is ordered by first offset, and has exactly the first offsets of the entries.
-4. Above `producers_max`, the producers that were inactive longest are dropped, except those with an
+3. `open_transactions` is ordered by first offset, and contains the first offset of each open
+   transaction in the entries.
+4. Above `producers_max`, the producers that were idle longest are dropped, except those with an
    open transaction.
 """
 
@@ -22,7 +23,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import Batch
 
 SEQUENCE_MAX: Final = 0x7FFFFFFF
-SPANS_KEPT: Final = 5
+BATCHES_KEPT: Final = 5
 NO_SEQUENCE: Final = -1
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
@@ -30,17 +31,17 @@ PRODUCERS_MAX: Final = 10_000
 
 
 @final
-class Span:
-    """One batch of a producer."""
+class BatchMetadata:
+    """Sequence and offset of one batch of a producer, to recognise a retry of it."""
 
-    __slots__ = ("last_offset", "last_sequence", "offset_delta", "timestamp")
+    __slots__ = ("last_offset", "last_offset_delta", "last_sequence", "timestamp")
 
     def __init__(
-        self, last_sequence: i64, last_offset: i64, offset_delta: i64, timestamp: i64
+        self, last_sequence: i64, last_offset: i64, last_offset_delta: i64, timestamp: i64
     ) -> None:
         self.last_sequence: i64 = last_sequence
         self.last_offset: i64 = last_offset
-        self.offset_delta: i64 = offset_delta
+        self.last_offset_delta: i64 = last_offset_delta
         self.timestamp: i64 = timestamp
 
 
@@ -49,11 +50,11 @@ class ProducerEntry:
     """The state of one producer after one of its batches."""
 
     __slots__ = (
-        "changed_offset",
+        "batches",
         "coordinator_epoch",
         "epoch",
+        "last_active_offset",
         "producer_id",
-        "spans",
         "timestamp",
         "transaction_first_offset",
     )
@@ -62,24 +63,24 @@ class ProducerEntry:
         self,
         producer_id: i64,
         epoch: i64,
-        spans: tuple[Span, ...],
+        batches: tuple[BatchMetadata, ...],
         timestamp: i64,
         coordinator_epoch: i64,
         transaction_first_offset: i64,
-        changed_offset: i64,
+        last_active_offset: i64,
     ) -> None:
         self.producer_id: i64 = producer_id
         self.epoch: i64 = epoch
-        self.spans: tuple[Span, ...] = spans
-        """The last batches of this epoch, newest first; at most five."""
+        self.batches: tuple[BatchMetadata, ...] = batches
+        """The last batches of this producer epoch, newest first; at most five."""
         self.timestamp: i64 = timestamp
         self.coordinator_epoch: i64 = coordinator_epoch
         self.transaction_first_offset: i64 = transaction_first_offset
-        self.changed_offset: i64 = changed_offset
-        """The offset of the batch that created this entry: when the producer was last active."""
+        self.last_active_offset: i64 = last_active_offset
+        """The last offset of the producer's last batch or marker."""
 
     def last_sequence(self) -> i64:
-        return self.spans[0].last_sequence if self.spans else NO_SEQUENCE
+        return self.batches[0].last_sequence if self.batches else NO_SEQUENCE
 
 
 @final
@@ -90,29 +91,34 @@ class ProducerTable:
         "entries",
         "open_transactions",
         "producers_max",
-        "undecided",
+        "unreplicated",
     )
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.open_transactions: dict[int, int] = {}
-        """First offset to producer id."""
-        self.undecided: list[tuple[int, int]] = []
-        """(first offset, marker offset) of ended transactions whose marker can be uncommitted."""
+        """The producer ids of open transactions, by first offset."""
+        self.unreplicated: list[tuple[int, int]] = []
+        """(first offset, marker offset) of ended transactions whose marker is not committed yet.
+
+        `first_unstable_offset` removes the others.
+        """
         self.producers_max: i64 = producers_max
         self._staged: list[ProducerEntry] = []
+        """The new entries since the last `commit`."""
         self._replaced: list[ProducerEntry | None] = []
+        """The former entry of each of them; None if the producer was unknown."""
 
-    def duplicate_of(self, batch: Batch) -> Span | None:
+    def duplicate_of(self, batch: Batch) -> BatchMetadata | None:
         """The earlier batch that this one repeats; None if it is new."""
         entry = self.entries.get(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch:
             return None
         last_sequence = (batch.base_sequence + batch.last_offset_delta) & SEQUENCE_MAX
         delta = batch.last_offset_delta
-        for span in entry.spans:
-            if span.last_sequence == last_sequence and span.offset_delta == delta:
-                return span
+        for known in entry.batches:
+            if known.last_sequence == last_sequence and known.last_offset_delta == delta:
+                return known
         return None
 
     def continues(self, batch: Batch) -> bool:
@@ -137,8 +143,8 @@ class ProducerTable:
             )
         sequence = batch.base_sequence
         if sequence < 0:
-            # Only a coordinator writes without sequences (such a batch of a client was rejected
-            # before).
+            # Only a coordinator writes without sequences: the broker rejects such a batch of a
+            # client earlier.
             return
         if batch.producer_epoch != entry.epoch:
             if sequence != 0:
@@ -147,7 +153,7 @@ class ProducerTable:
             raise _out_of_order(batch, entry)
 
     def check_marker(self, batch: Batch, marker: EndMarker) -> None:
-        """Raise ApiError for a marker with an earlier epoch of its producer or coordinator."""
+        """Raise ApiError if a marker has an older epoch of its producer or coordinator."""
         entry = self.entries.get(batch.producer_id)
         if entry is None:
             return
@@ -161,7 +167,7 @@ class ProducerTable:
             )
 
     def apply(self, batch: Batch, base_offset: i64) -> None:
-        """Apply a data batch that is staged, or that is in the log."""
+        """Update the producer of a data batch that is staged or in the log."""
         producer_id = batch.producer_id
         epoch = batch.producer_epoch
         delta = batch.last_offset_delta
@@ -169,43 +175,43 @@ class ProducerTable:
         last_sequence: i64 = NO_SEQUENCE
         if batch.base_sequence >= 0:
             last_sequence = (batch.base_sequence + delta) & SEQUENCE_MAX
-        older: tuple[Span, ...] = ()
+        older: tuple[BatchMetadata, ...] = ()
         coordinator_epoch: i64 = -1
         first_offset: i64 = NO_OFFSET
         before = self.entries.get(producer_id)
         if before is not None:
             if before.epoch == epoch:
-                older = before.spans
-                if len(older) == SPANS_KEPT:
-                    older = older[: SPANS_KEPT - 1]
+                older = before.batches
+                if len(older) == BATCHES_KEPT:
+                    older = older[: BATCHES_KEPT - 1]
             coordinator_epoch = before.coordinator_epoch
             first_offset = before.transaction_first_offset
         timestamp = batch.max_timestamp
-        spans = (Span(last_sequence, last_offset, delta, timestamp), *older)
+        batches = (BatchMetadata(last_sequence, last_offset, delta, timestamp), *older)
         if first_offset < 0 and batch.is_transactional():
             first_offset = base_offset
             self.open_transactions[base_offset] = producer_id
         entry = ProducerEntry(
-            producer_id, epoch, spans, timestamp, coordinator_epoch, first_offset, last_offset
+            producer_id, epoch, batches, timestamp, coordinator_epoch, first_offset, last_offset
         )
         self._put(entry, before)
 
     def apply_marker(
         self, batch: Batch, base_offset: i64, marker: EndMarker
     ) -> AbortedTransaction | None:
-        """End a producer's transaction; returns it if it was aborted."""
+        """Apply a transaction marker. Returns the transaction that it aborted."""
         producer_id = batch.producer_id
-        spans: tuple[Span, ...] = ()
+        batches: tuple[BatchMetadata, ...] = ()
         first_offset: i64 = NO_OFFSET
         before = self.entries.get(producer_id)
         if before is not None:
             if before.epoch == batch.producer_epoch:
-                spans = before.spans
+                batches = before.batches
             first_offset = before.transaction_first_offset
         entry = ProducerEntry(
             producer_id,
             batch.producer_epoch,
-            spans,
+            batches,
             batch.max_timestamp,
             marker.coordinator_epoch,
             NO_OFFSET,
@@ -215,7 +221,7 @@ class ProducerTable:
         if first_offset < 0:
             return None
         self.open_transactions.pop(first_offset, None)
-        self.undecided.append((first_offset, base_offset))
+        self.unreplicated.append((first_offset, base_offset))
         if not marker.is_abort:
             return None
         stable: int = base_offset + 1
@@ -230,14 +236,14 @@ class ProducerTable:
         self._replaced.append(before)
 
     def commit(self) -> None:
-        """Keep all applied batches: they are in the log, and `undo` no longer removes them."""
+        """Keep all applied batches, because they are in the log."""
         self._staged.clear()
         self._replaced.clear()
         if len(self.entries) > self.producers_max:
-            self._drop_silent()
+            self._drop_idle()
 
     def undo(self, log_end_offset: int) -> None:
-        """Undo all batches since the last commit."""
+        """Undo all batches since the last `commit`. The log then ends at `log_end_offset`."""
         while self._staged:
             entry = self._staged.pop()
             before = self._replaced.pop()
@@ -245,10 +251,10 @@ class ProducerTable:
                 del self.entries[entry.producer_id]
             else:
                 self.entries[entry.producer_id] = before
-        self.undecided = [pair for pair in self.undecided if pair[1] < log_end_offset]
-        self.reopen_transactions()
+        self.unreplicated = [pair for pair in self.unreplicated if pair[1] < log_end_offset]
+        self.rebuild_open_transactions()
 
-    def reopen_transactions(self) -> None:
+    def rebuild_open_transactions(self) -> None:
         """Rebuild `open_transactions` from the entries."""
         first_offsets = [
             (entry.transaction_first_offset, producer_id)
@@ -259,29 +265,32 @@ class ProducerTable:
         self.open_transactions = {int(offset): producer for offset, producer in first_offsets}
 
     def first_unstable_offset(self, high_watermark: int) -> int:
-        """The first offset that is undecided below the high watermark; -1 if none."""
-        if self.undecided:
-            self.undecided = [pair for pair in self.undecided if pair[1] >= high_watermark]
-        first = min((pair[0] for pair in self.undecided), default=NO_OFFSET)
+        """The first offset of the transactions without a committed marker; -1 if none exists."""
+        if self.unreplicated:
+            self.unreplicated = [pair for pair in self.unreplicated if pair[1] >= high_watermark]
+        first = min((pair[0] for pair in self.unreplicated), default=NO_OFFSET)
         for offset in self.open_transactions:
             return offset if first < 0 else min(offset, first)
         return first
 
     def expire(self, offset: int) -> int:
-        """Remove producers that were last active below an offset; returns their number."""
-        silent = [
+        """Remove producers that were last active below an offset; returns their number.
+
+        Producers with an open transaction stay.
+        """
+        idle = [
             producer_id
             for producer_id, entry in self.entries.items()
-            if entry.changed_offset < offset and entry.transaction_first_offset < 0
+            if entry.last_active_offset < offset and entry.transaction_first_offset < 0
         ]
-        for producer_id in silent:
+        for producer_id in idle:
             del self.entries[producer_id]
-        return len(silent)
+        return len(idle)
 
-    def _drop_silent(self) -> None:
-        """Drop the tenth that was inactive longest, so that this is rare."""
+    def _drop_idle(self) -> None:
+        """Drop the tenth of the producers that was idle longest, so that this is rare."""
         idle = [
-            (entry.changed_offset, producer_id)
+            (entry.last_active_offset, producer_id)
             for producer_id, entry in self.entries.items()
             if entry.transaction_first_offset < 0
         ]

@@ -1,10 +1,10 @@
 # HOT
 """Iterates over the batches of a log file, for recovery, checks and rebuilds.
 
-1. Memory is bounded by the chunk, not by a length in a torn header: the checksum of a large batch
-   is computed piece by piece.
-2. The walk stops at the first invalid batch and sets `error`. The caller interprets it: after a
-   crash it is the end of the log.
+1. Memory is bounded, whatever length a torn header has: the checksum of a large batch is computed
+   piece by piece.
+2. The walk stops at the first invalid batch, and sets `error`. The caller interprets it: after a
+   crash, it is the end of the log.
 """
 
 from typing import Final, final
@@ -27,20 +27,20 @@ from headrace.record.batch import (
 )
 
 CHUNK_BYTES: Final = 1 << 20
-_AHEAD_BYTES: Final = 4 << 20
-_WHOLE_BYTES_MAX: Final = 8 << 20
-"""Larger batches are not read into memory completely."""
+_READ_AHEAD_BYTES: Final = 4 << 20
+_IN_MEMORY_BYTES_MAX: Final = 8 << 20
+"""A walk that verifies checksums does not read larger batches into memory."""
 
 
 @final
-class Walk:
+class BatchWalk:
     __slots__ = (
-        "_at",
-        "_check",
         "_chunk",
-        "_chunk_at",
+        "_chunk_position",
         "_fd",
         "_files",
+        "_last_start",
+        "_verifies",
         "base_offset",
         "end",
         "error",
@@ -51,19 +51,20 @@ class Walk:
         "producer_id",
     )
 
-    def __init__(self, files: Files, fd: int, position: i64, end: i64, check: bool) -> None:
-        """Read from `position` to `end`; with `check`, verify all checksums."""
+    def __init__(self, files: Files, fd: int, position: i64, end: i64, verify: bool) -> None:
+        """Walk from `position` to `end`. With `verify`, verify the checksum of each batch."""
         self._files: Files = files
         self._fd: int = fd
-        self._check: bool = check
+        self._verifies: bool = verify
         self._chunk: bytes = b""
-        self._chunk_at: i64 = position
+        self._chunk_position: i64 = position
         self.position: i64 = position
         """The position of the next batch; at the end of the walk, the size of the valid part."""
         self.end: i64 = end
         self.error: str = ""
         """Why the walk ended before `end`; empty if it did not."""
-        self._at: i64 = 0
+        self._last_start: i64 = 0
+        """Where the batch that `step` read starts in the chunk."""
         # Fields of the batch that `step` read.
         self.base_offset: i64 = -1
         self.last_offset: i64 = -1
@@ -78,7 +79,7 @@ class Walk:
         can be ten million batches, so no Batch object is created here.
         """
         position = self.position
-        at = position - self._chunk_at
+        at = position - self._chunk_position
         have: i64 = len(self._chunk)
         if at + HEADER_SIZE > have:
             return False
@@ -104,41 +105,44 @@ class Walk:
         self.leader_epoch = i64(read_i32_be(frame, at + 12))
         self.max_timestamp = read_i64_be(frame, at + 35)
         self.producer_id = read_i64_be(frame, at + 43)
-        self._at = at
+        self._last_start = at
         self.position = position + size
         return True
 
-    def take(self, batch: Batch) -> None:
-        """Copy the fields of a batch that `next` returned."""
+    def copy_fields(self, batch: Batch) -> None:
+        """Set the fields of this object to those of a batch that `next` returned."""
         self.base_offset = batch.base_offset
         self.last_offset = batch.base_offset + batch.last_offset_delta
         self.leader_epoch = batch.leader_epoch
         self.max_timestamp = batch.max_timestamp
         self.producer_id = batch.producer_id
 
-    def stepped_over(self) -> Batch:
+    def last_batch(self) -> Batch:
         """The batch that `step` read."""
-        return Batch(self._chunk, self._at, self.position - self._chunk_at)
+        return Batch(self._chunk, self._last_start, self.position - self._chunk_position)
 
     def next(self) -> Batch | None:
-        """Return the batch at `position`, and advance. Its records might not be in memory."""
+        """Return the batch at `position`, and advance. None at the end and for an invalid batch.
+
+        If the batch is large, `frame` has only its header, and `records` reads the rest.
+        """
         position = self.position
         left = self.end - position
         if left == 0:
             return None
         if left < HEADER_SIZE:
             return self._stop(f"{left} bytes are less than a header")
-        at = position - self._chunk_at
+        at = position - self._chunk_position
         if at + HEADER_SIZE > len(self._chunk):
             at = self._fill(position, CHUNK_BYTES)
             if at + HEADER_SIZE > len(self._chunk):
-                return self._stop("the file is shorter than it was")
+                return self._stop("the file became shorter during the walk")
         size = i64(read_i32_be(self._chunk, at + 8)) + LENGTH_OVERHEAD
         if size < HEADER_SIZE or size > left:
             return self._stop(f"a batch has {size} bytes, but only {left} are left")
-        if self._check:
-            if size > _WHOLE_BYTES_MAX:
-                return self._next_large(at, size)
+        if self._verifies:
+            if size > _IN_MEMORY_BYTES_MAX:
+                return self._next_piecewise(at, size)
             if at + size > len(self._chunk):
                 at = self._fill(position, size if size > CHUNK_BYTES else CHUNK_BYTES)
             try:
@@ -146,7 +150,7 @@ class Walk:
             except ApiError as error:
                 return self._stop(error.message)
         elif self._chunk[at + 16] != 2:
-            return self._stop("it is not a batch of magic 2")
+            return self._stop("the batch does not have magic 2")
         else:
             batch = Batch(self._chunk, at, at + size)
         self.position = position + size
@@ -160,17 +164,19 @@ class Walk:
         return self._files.pread(self._fd, size, self.position - size)
 
     def _fill(self, position: i64, size: i64) -> i64:
+        """Read the chunk from a position on. Returns 0, where the batch starts in the chunk."""
         left = self.end - position
-        self._files.read_ahead(self._fd, position, _AHEAD_BYTES)
+        self._files.read_ahead(self._fd, position, _READ_AHEAD_BYTES)
         self._chunk = self._files.pread(self._fd, size if size < left else left, position)
-        self._chunk_at = position
+        self._chunk_position = position
         return 0
 
-    def _stop(self, why: str) -> Batch | None:
-        self.error = why
+    def _stop(self, error: str) -> Batch | None:
+        self.error = error
         return None
 
-    def _next_large(self, at: i64, size: i64) -> Batch | None:
+    def _next_piecewise(self, at: i64, size: i64) -> Batch | None:
+        """Verify the checksum of a large batch piece by piece. Returns only its header."""
         position = self.position
         header = self._chunk[at : at + HEADER_SIZE]
         crc = crc32c(header[21:])

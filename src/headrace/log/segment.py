@@ -1,9 +1,8 @@
 # HOT
 """One segment: a log file, its indexes, and facts about it that need no open file.
 
-Opens its file and indexes at their first use, and can release them. The indexes of a sealed segment
-are used only if their checksums match those of the checkpoint; otherwise they are rebuilt from the
-log.
+Opens its file and indexes at their first use, and can release them. An index is loaded only if its
+checksum is that of the checkpoint. Otherwise it is rebuilt from the log.
 
 1. The first `size` bytes of the file are complete batches; bytes beyond are never read.
 2. Indexes that are not on disk yet stay in memory.
@@ -18,7 +17,7 @@ from mypy_extensions import i64
 from headrace.env.files import Files
 from headrace.log.file import LogFile, NotCached, OpenSegments
 from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.log.transactions import (
     ENTRY_SIZE,
     AbortedTransaction,
@@ -33,9 +32,10 @@ _LOG: Final = logging.getLogger(__name__)
 SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
 """The suffixes of a segment's files, the log first."""
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+"""The largest difference between an offset and the base offset of its segment."""
 _DAY_MS: Final = 86_400_000
 _SEARCH_BYTES: Final = 8192
-"""The size of one read in a search: usually up to the next index entry."""
+"""The size of one read in a search. It usually extends to the next index entry."""
 
 
 @final
@@ -45,13 +45,13 @@ class Segment:
         "_cache",
         "_files",
         "_index",
-        "_marked_aborted",
-        "_marked_index",
-        "_marked_largest",
-        "_marked_largest_offset",
-        "_marked_since_index",
-        "_marked_size",
-        "_marked_time_index",
+        "_saved_aborted",
+        "_saved_index",
+        "_saved_largest",
+        "_saved_largest_offset",
+        "_saved_since_index",
+        "_saved_size",
+        "_saved_time_index",
         "_time_index",
         "aborted_crc",
         "aborted_size",
@@ -64,17 +64,17 @@ class Segment:
         "index_crc",
         "index_size",
         "indexes_on_disk",
-        "is_listed",
+        "is_in_cache",
+        "is_name_synced",
+        "is_recently_used",
         "is_sealed",
         "largest_timestamp",
         "largest_timestamp_offset",
         "size",
         "stem",
         "suffix",
-        "synced_entry",
         "time_index_crc",
         "time_index_size",
-        "used",
     )
 
     def __init__(
@@ -84,59 +84,65 @@ class Segment:
         self._cache: OpenSegments = cache
         self.stem: str = f"{directory}/{base_offset:020d}"
         self.suffix: str = ""
-        """A suffix of its file names while they replace others (`.swap`).
+        """The last suffix of its file names while they replace other files (`.swap`).
 
-        In the meantime a worker removes it from the names, so each file exists with or without it.
+        A worker removes this suffix from the names, so each file exists with or without it.
         """
         self.base_offset: i64 = base_offset
         self.size: i64 = 0
         self.file: LogFile | None = None
-        self.used: bool = False
-        self.is_listed: bool = False
-        """Whether the cache of open segments contains it."""
+        self.is_recently_used: bool = False
+        """Whether it was used since `OpenSegments` last considered closing it."""
+        self.is_in_cache: bool = False
+        """Whether `OpenSegments` contains it."""
         self.is_sealed: bool = False
-        self.synced_entry: bool = False
+        self.is_name_synced: bool = False
         """Whether the file's name is known to survive a power failure."""
         self.created_ms: i64 = now_ms
         self.appended_ms: i64 = now_ms
         self.first_timestamp: i64 = NO_TIMESTAMP
-        """The start of segment.ms: the largest timestamp of the first batch."""
+        """The largest timestamp of the first batch. segment.ms is measured from it."""
         self.largest_timestamp: i64 = NO_TIMESTAMP
         self.largest_timestamp_offset: i64 = base_offset
         """The last offset of the batch with the largest timestamp."""
         self.bytes_since_index: i64 = 0
+        """The number of bytes after the batch of the last index entry."""
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
         self.indexes_on_disk: bool = False
+        """Whether the index files are up to date, so that the indexes can be loaded from them."""
+        # Sizes and checksums of the index files.
         self.index_size: i64 = 0
         self.index_crc: i64 = 0
         self.time_index_size: i64 = 0
         self.time_index_crc: i64 = 0
         self.aborted_size: i64 = 0
         self.aborted_crc: i64 = 0
-        self._marked_size: i64 = 0
-        self._marked_index: i64 = 0
-        self._marked_time_index: i64 = 0
-        self._marked_since_index: i64 = 0
-        self._marked_largest: i64 = NO_TIMESTAMP
-        self._marked_largest_offset: i64 = base_offset
-        self._marked_aborted: i64 = 0
+        # The state that `restore_state` restores.
+        self._saved_size: i64 = 0
+        self._saved_index: i64 = 0
+        self._saved_time_index: i64 = 0
+        self._saved_since_index: i64 = 0
+        self._saved_largest: i64 = NO_TIMESTAMP
+        self._saved_largest_offset: i64 = base_offset
+        self._saved_aborted: i64 = 0
 
     def path(self, kind: str) -> str:
-        """The path of one of its files: `.log` or an index."""
+        """The path of one of its files. `kind` is one of `SUFFIXES`."""
         return self.stem + kind + self.suffix
 
     def paths(self) -> list[str]:
-        """All names that its files can have; some do not exist."""
-        names = [self.stem + kind for kind in SUFFIXES]
-        return names + [name + self.suffix for name in names] if self.suffix else names
+        """All paths that its files can have; some do not exist."""
+        paths = [self.stem + kind for kind in SUFFIXES]
+        return paths + [path + self.suffix for path in paths] if self.suffix else paths
 
     def is_open(self) -> bool:
+        """Whether `close` would release something."""
         return self.file is not None or (self._index is not None and self.indexes_on_disk)
 
-    def forget(self) -> None:
-        """Release everything that can be opened again."""
+    def close(self) -> None:
+        """Release the file, and the indexes that can be loaded again."""
         self.file = None
         if self.indexes_on_disk:
             self._index = None
@@ -144,6 +150,7 @@ class Segment:
             self._aborted = None
 
     def open(self) -> LogFile:
+        """Return the open file. Opens it if necessary."""
         file = self.file
         if file is None:
             path = self.path(".log")
@@ -156,26 +163,27 @@ class Segment:
                 fd = self._files.open(path)
             file = LogFile(self._files, path, fd)
             self.file = file
-            self._cache.opened(self)
-        self.used = True
+            self._cache.add(self)
+        self.is_recently_used = True
         return file
 
     def create(self) -> None:
-        """Create the file of a new segment; truncate an abandoned one of that name."""
+        """Create the file of a new segment. Truncate it if it exists after a failed attempt."""
         path = self.path(".log")
         file = LogFile(self._files, path, self._files.open(path, write=True, create=True))
         if self._files.size(file.fd):
             self._files.truncate(file.fd, 0)
-        self.begin_with(file)
+        self.use_new_file(file)
 
-    def begin_with(self, file: LogFile) -> None:
+    def use_new_file(self, file: LogFile) -> None:
         """Use this empty file for a new segment."""
         self.file = file
-        self.used = True
+        self.is_recently_used = True
         self.start_indexes()
-        self._cache.opened(self)
+        self._cache.add(self)
 
     def start_indexes(self) -> None:
+        """Start with empty indexes."""
         self._index = OffsetIndex()
         self._time_index = TimeIndex()
         self._aborted = []
@@ -185,19 +193,21 @@ class Segment:
         self.largest_timestamp = NO_TIMESTAMP
         self.largest_timestamp_offset = self.base_offset
 
-    def begin(self, timestamp: i64, now_ms: i64) -> None:
-        """Record the timestamp of the first batch, unless it is far in the future.
+    def set_first_timestamp(self, timestamp: i64, now_ms: i64) -> None:
+        """Store the timestamp of the first batch, unless it is more than a day in the future.
 
-        A wrong clock must not keep the segment open forever: then the file's age applies.
+        Such a timestamp would keep the segment active forever. The file's age applies instead.
         """
         self.first_timestamp = timestamp if timestamp < now_ms + _DAY_MS else NO_TIMESTAMP
 
-    def note(self, position: i64, size: i64, last_offset: i64, timestamp: i64, gap: i64) -> None:
-        """Index the next batch: add an entry every `gap` bytes."""
+    def index_batch(
+        self, position: i64, size: i64, last_offset: i64, timestamp: i64, index_interval: i64
+    ) -> None:
+        """Process the next batch. Adds an entry to both indexes after `index_interval` bytes."""
         if timestamp > self.largest_timestamp:
             self.largest_timestamp = timestamp
             self.largest_timestamp_offset = last_offset
-        if self.bytes_since_index > gap:
+        if self.bytes_since_index > index_interval:
             self.indexes_on_disk = False
             base_offset = self.base_offset
             self.index().append(last_offset - base_offset, position)
@@ -207,40 +217,42 @@ class Segment:
             self.bytes_since_index = 0
         self.bytes_since_index += size
 
-    def mark(self) -> None:
-        """Save the state for `take_back`."""
-        self._marked_size = self.size
-        self._marked_index = len(self.index().offsets)
-        self._marked_time_index = len(self.time_index().offsets)
-        self._marked_since_index = self.bytes_since_index
-        self._marked_largest = self.largest_timestamp
-        self._marked_largest_offset = self.largest_timestamp_offset
+    def save_state(self) -> None:
+        """Save the state for `restore_state`. All batches up to here are in the file."""
+        self._saved_size = self.size
+        self._saved_index = len(self.index().offsets)
+        self._saved_time_index = len(self.time_index().offsets)
+        self._saved_since_index = self.bytes_since_index
+        self._saved_largest = self.largest_timestamp
+        self._saved_largest_offset = self.largest_timestamp_offset
         if self._aborted is not None:
-            self._marked_aborted = len(self._aborted)
+            self._saved_aborted = len(self._aborted)
         else:
-            self._marked_aborted = self.aborted_size // ENTRY_SIZE
+            self._saved_aborted = self.aborted_size // ENTRY_SIZE
 
-    def take_back(self) -> None:
-        """Remove the batches since the mark."""
-        self.size = self._marked_size
-        self.index().cut(self._marked_index)
-        self.time_index().cut(self._marked_time_index)
-        self.bytes_since_index = self._marked_since_index
-        self.largest_timestamp = self._marked_largest
-        self.largest_timestamp_offset = self._marked_largest_offset
+    def restore_state(self) -> None:
+        """Remove the batches since the last call of `save_state`, but not from the file."""
+        self.size = self._saved_size
+        self.index().cut(self._saved_index)
+        self.time_index().cut(self._saved_time_index)
+        self.bytes_since_index = self._saved_since_index
+        self.largest_timestamp = self._saved_largest
+        self.largest_timestamp_offset = self._saved_largest_offset
         if self._aborted is not None:
-            del self._aborted[self._marked_aborted :]
+            del self._aborted[self._saved_aborted :]
 
     def index(self) -> OffsetIndex:
+        """The offset index. Loads or rebuilds it if necessary."""
         index = self._index
         if index is None:
             data = self._load(".index", self.index_size, self.index_crc)
             index = OffsetIndex.from_bytes(data) if data is not None else self.reindex()
             self._index = index
-            self._cache.opened(self)
+            self._cache.add(self)
         return index
 
     def time_index(self) -> TimeIndex:
+        """The time index. Loads or rebuilds it if necessary."""
         index = self._time_index
         if index is None:
             data = self._load(".timeindex", self.time_index_size, self.time_index_crc)
@@ -254,36 +266,37 @@ class Segment:
         return index
 
     def aborted(self) -> list[AbortedTransaction] | None:
-        """The transactions aborted in this segment; None if their index is damaged."""
-        found = self._aborted
-        if found is None:
+        """The transactions with an abort marker in this segment; None if their index is damaged."""
+        transactions = self._aborted
+        if transactions is None:
             if self.aborted_size == 0:
-                found = []
+                transactions = []
             else:
                 data = self._load(".txnindex", self.aborted_size, self.aborted_crc)
                 if data is None:
                     return None
-                found = decode_aborted(data)
-            self._aborted = found
-        return found
+                transactions = decode_aborted(data)
+            self._aborted = transactions
+        return transactions
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add a transaction. `aborted` must have loaded the earlier ones."""
+        """Add an aborted transaction. The earlier ones must be in memory."""
         transactions = self.aborted()
         assert transactions is not None
         transactions.append(transaction)
         self.indexes_on_disk = False
 
-    def set_aborted(self, transactions: list[AbortedTransaction]) -> None:
+    def replace_aborted(self, transactions: list[AbortedTransaction]) -> None:
         self._aborted = transactions
         self.indexes_on_disk = False
 
-    def _load(self, suffix: str, size: i64, crc: i64) -> bytes | None:
-        path = self.stem + suffix
-        names = [path, path + self.suffix] if self.suffix else [path]
-        while names:
+    def _load(self, kind: str, size: i64, crc: i64) -> bytes | None:
+        """Read an index file. None if its content is not that of the checkpoint."""
+        path = self.stem + kind
+        paths = [path, path + self.suffix] if self.suffix else [path]
+        while paths:
             try:
-                data = self._files.read_file(names.pop())
+                data = self._files.read_file(paths.pop())
             except FileNotFoundError:
                 data = b""
             if len(data) == size and crc32c(data) == crc:
@@ -291,8 +304,8 @@ class Segment:
         _LOG.warning("index is missing or damaged, rebuilding it: file=%s", path)
         return None
 
-    def reindex(self, gap: int = 4096) -> OffsetIndex:
-        """Rebuild both indexes from the batch headers, unless the log file cannot be opened."""
+    def reindex(self, index_interval: int = 4096) -> OffsetIndex:
+        """Rebuild the offset index and the time index from the batch headers."""
         file = self.open()
         aborted = self._aborted
         first_timestamp = self.first_timestamp
@@ -301,7 +314,7 @@ class Segment:
         self.start_indexes()
         self._aborted = aborted
         try:
-            self._note_all(file, gap)
+            self._index_all(file, index_interval)
         except OSError:
             # Incomplete indexes must not be used: the next use rebuilds them.
             self._index = None
@@ -317,16 +330,20 @@ class Segment:
         assert index is not None
         return index
 
-    def _note_all(self, file: LogFile, gap: int) -> None:
+    def _index_all(self, file: LogFile, index_interval: int) -> None:
         """Index all batches of the file."""
-        walk = Walk(self._files, file.fd, 0, self.size, False)
+        walk = BatchWalk(self._files, file.fd, 0, self.size, False)
         position: i64 = 0
         while True:
             batch = walk.next()
             if batch is None:
                 break
-            self.note(
-                position, walk.position - position, batch.last_offset(), batch.max_timestamp, gap
+            self.index_batch(
+                position,
+                walk.position - position,
+                batch.last_offset(),
+                batch.max_timestamp,
+                index_interval,
             )
             position = walk.position
         if walk.error:
@@ -335,11 +352,11 @@ class Segment:
             )
 
     def seal(self) -> None:
-        """Mark the segment as complete: no batch follows."""
+        """Complete the segment: no batch follows."""
         self.is_sealed = True
-        self.end_time_index()
+        self.add_last_time_entry()
 
-    def end_time_index(self) -> None:
+    def add_last_time_entry(self) -> None:
         """Add the largest timestamp to the time index, as Kafka does at roll and close."""
         time_index = self.time_index()
         length = len(time_index)
@@ -350,9 +367,9 @@ class Segment:
             self.indexes_on_disk = False
 
     def derived_files(self) -> list[tuple[str, bytes]]:
-        """Paths and contents of the current index files; stores their checksums.
+        """Encode the indexes: returns paths and contents of their files, and stores the checksums.
 
-        The index of aborted transactions exists only if there are any.
+        `.txnindex` exists only if a transaction was aborted.
         """
         index = self.index().to_bytes()
         time_index = self.time_index().to_bytes()
@@ -360,20 +377,20 @@ class Segment:
         self.index_crc = crc32c(index)
         self.time_index_size = len(time_index)
         self.time_index_crc = crc32c(time_index)
-        found = [(self.path(".index"), index), (self.path(".timeindex"), time_index)]
+        contents = [(self.path(".index"), index), (self.path(".timeindex"), time_index)]
         transactions = self._aborted
         if transactions:
             aborted = encode_aborted(transactions)
             self.aborted_size = len(aborted)
             self.aborted_crc = crc32c(aborted)
-            found.append((self.path(".txnindex"), aborted))
+            contents.append((self.path(".txnindex"), aborted))
         elif transactions is not None:
             self.aborted_size = 0
             self.aborted_crc = 0
-        return found
+        return contents
 
-    def has_room(self, index_bytes_max: i64) -> bool:
-        """Whether both indexes have space for one more entry, and one for the last timestamp."""
+    def has_space_for_entry(self, index_bytes_max: i64) -> bool:
+        """Whether both indexes have space for one more entry, and for one when it is sealed."""
         index = self._index
         time_index = self._time_index
         if index is None or time_index is None:
@@ -384,10 +401,10 @@ class Segment:
         )
 
     def locate(self, offset: i64, limit: i64, wait: bool) -> tuple[i64, i64]:
-        """Position and size of the first batch below `limit` that ends at or after an offset.
+        """Return position and size of the first batch whose last offset is not below `offset`.
 
-        (limit, 0) if none does. With `wait` false, raises NotCached instead of waiting for the
-        disk.
+        Searches up to the position `limit`. Returns (limit, 0) if no such batch is below it. With
+        `wait` false, raises NotCached instead of waiting for the disk.
         """
         if self._index is None and not wait and not self._is_index_cached():
             raise NotCached(self.open(), 0, 0, self.stem + ".index")
@@ -404,6 +421,7 @@ class Segment:
         return found
 
     def _search(self, offset: i64, limit: i64, wait: bool) -> tuple[i64, i64]:
+        """As `locate`; (-1, 0) if the index points to no batch, or the file is damaged."""
         file = self.open()
         position = self.index().lookup(offset - self.base_offset)
         is_first = True
@@ -435,7 +453,10 @@ class Segment:
         return limit, 0
 
     def _is_index_cached(self) -> bool:
-        """Whether the first page is cached: index files are read and written completely."""
+        """Whether the page cache has the first page of the index file, and so probably all of it.
+
+        Index files are read and written as a whole.
+        """
         if self.index_size == 0:
             return True
         try:

@@ -15,12 +15,14 @@ from headrace.log.segment import Segment
 @final
 class SegmentList:
     def __init__(self, segments: list[Segment]) -> None:
-        self.all: list[Segment] = segments
-        self.base_offsets: list[int] = [int(segment.base_offset) for segment in segments]
-        self.sealed_bytes: i64 = sum([int(segment.size) for segment in segments[:-1]])
+        self.all: list[Segment] = []
+        self.base_offsets: list[int] = []
+        self.sealed_bytes: i64 = 0
+        """The total size of the sealed segments."""
+        self.replace_all(segments)
 
     def append(self, segment: Segment) -> None:
-        """Add a new active segment after the present one, which is sealed."""
+        """Add a new active segment. The former one is sealed."""
         assert segment.base_offset > self.all[-1].base_offset, "L4"
         self.sealed_bytes += self.all[-1].size
         self.all.append(segment)
@@ -31,16 +33,16 @@ class SegmentList:
         self.base_offsets = [int(segment.base_offset) for segment in segments]
         self.sealed_bytes = sum([int(segment.size) for segment in segments[:-1]])
 
-    def replace(self, at: int, count: int, segment: Segment) -> list[Segment]:
-        """Replace sealed segments by one, and return them."""
-        replaced = self.all[at : at + count]
-        self.all[at : at + count] = [segment]
-        self.base_offsets[at : at + count] = [int(segment.base_offset)]
+    def replace(self, index: int, count: int, segment: Segment) -> list[Segment]:
+        """Replace `count` sealed segments by one, and return them."""
+        replaced = self.all[index : index + count]
+        self.all[index : index + count] = [segment]
+        self.base_offsets[index : index + count] = [int(segment.base_offset)]
         self.sealed_bytes += segment.size - sum([int(each.size) for each in replaced])
         return replaced
 
     def remove_first(self, count: int) -> list[Segment]:
-        """Remove the oldest segments, and return them."""
+        """Remove the oldest `count` segments, and return them."""
         removed = self.all[:count]
         del self.all[:count]
         del self.base_offsets[:count]
@@ -48,7 +50,7 @@ class SegmentList:
         return removed
 
     def assert_invariants(self) -> None:
-        """Assert L4: the base offsets rise, and the copies of sizes and offsets are correct."""
+        """Assert L4: the base offsets rise, and the stored offsets and sizes are correct."""
         bases = [int(segment.base_offset) for segment in self.all]
         assert bases == self.base_offsets, f"L4: {bases} and {self.base_offsets}"
         assert bases == sorted(set(bases)), f"L4: {bases}"

@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class IncompleteFiles(OSError):
-    """No crash explains the files of a log. Its disk works."""
+    """Files of a log are missing or incomplete, and a crash is not the reason. The disk works."""
 
 
 def report_failure(partition: TopicPartition, error: OSError) -> None:
@@ -37,7 +37,7 @@ class LogSettings(NamedTuple):
     drop_behind_bytes: int = 0
     """The number of bytes of a fast partition that stay in the page cache; 0 keeps all of them."""
     drop_behind_step_bytes: int = 32 << 20
-    """The number of bytes written between two such jobs."""
+    """The number of bytes between two removals from the page cache."""
     drop_behind_ms_max: int = 5_000
     """A partition is fast if it wrote one step within this time."""
     producers_max: int = PRODUCERS_MAX
@@ -53,9 +53,10 @@ class LogSettings(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """The result of recovery: segments in order, the last one active."""
+    """The result of recovery, from which a `Log` is created."""
 
     segments: list[Segment]
+    """In the order of their offsets. The last one is active."""
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
@@ -63,22 +64,25 @@ class LogState(NamedTuple):
     epochs: EpochCache
     snapshots: list[int]
     """Offsets of the producer snapshots on disk, ascending."""
-    rolled: list[tuple[int, dict[int, ProducerEntry]]]
-    """States of producers that are not in a snapshot on disk."""
-    unsettled: list[Segment]
+    pending_snapshots: list[tuple[int, dict[int, ProducerEntry]]]
+    """Offsets, and the producers before each of them, that are not in a snapshot on disk."""
+    uncovered: list[Segment]
     """Sealed segments that no checkpoint covers yet."""
-    vouched: SegmentFacts | None
-    """The checkpoint's facts about the active segment, if it contains the recovery point."""
-    is_named: bool
-    """False for a new partition that is not synced yet."""
-    is_changed: bool
-    """Whether recovery changed facts, so that a new checkpoint is needed."""
-    noted_start: int
+    active_facts: SegmentFacts | None
+    """The checkpoint's facts about the segment that contains the recovery point.
+
+    None if the recovery point is at the start of a segment.
+    """
+    is_directory_durable: bool
+    """False for a new partition whose directory is not synced yet."""
+    is_checkpoint_due: bool
+    """Whether recovery found or changed something that the checkpoint does not contain."""
+    start_file_offset: int
     """The offset of the `.start` file; -1 if none exists."""
-    lost_files: int
+    lost_file_count: int
     """The number of files that recovery has set aside."""
     offline_reason: str = ""
-    """Why no crash explains the files; empty if the log was opened."""
+    """Why the log could not be opened; empty if it was opened."""
 
 
 def offline_state(
@@ -86,10 +90,10 @@ def offline_state(
     log_start_offset: int,
     reason: str,
     epochs: EpochCache | None = None,
-    noted_start: int = -1,
-    lost_files: int = 0,
+    start_file_offset: int = -1,
+    lost_file_count: int = 0,
 ) -> LogState:
-    """The state of a log that cannot be opened and ends at this segment. No file is created."""
+    """The state of a log that cannot be opened. It ends at `active`, which gets no file."""
     active.start_indexes()
     end = int(active.base_offset)
     return LogState(
@@ -103,9 +107,9 @@ def offline_state(
         [],
         [],
         None,
-        is_named=True,
-        is_changed=False,
-        noted_start=noted_start,
-        lost_files=lost_files,
+        is_directory_durable=True,
+        is_checkpoint_due=False,
+        start_file_offset=start_file_offset,
+        lost_file_count=lost_file_count,
         offline_reason=reason,
     )

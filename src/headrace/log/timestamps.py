@@ -1,9 +1,9 @@
 """Looks up timestamps and aborted transactions in one log.
 
-Decodes batches, so it is not for the hot path. Reads only written batches.
+Decodes batches, so the hot path does not use it. Reads only written batches.
 
-A look-up by time is a generator. It yields functions that take long and use no state of the loop. A
-worker should call them, and the result is sent to the generator.
+A look-up of a timestamp is a generator. It yields a function for each batch whose decoding takes
+long. The caller runs this function in a worker, and sends its result to the generator.
 """
 
 from bisect import bisect_right
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.log.recovery import replay
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.log.segment import Segment
 from headrace.log.transactions import AbortedTransaction
 from headrace.record.batch import Batch, read_varint, read_varlong
@@ -21,18 +21,19 @@ from headrace.record.decode import plain_payload
 if TYPE_CHECKING:
     from headrace.log.log import Log
 
-Found = tuple[int, int, int]
+FoundRecord = tuple[int, int, int]
 """Timestamp, offset, leader epoch."""
 Times = list[tuple[int, int]]
 """Timestamp and offset of each record of a batch."""
-Lookup = Generator[Callable[[], Times], Times, Found | None]
+Lookup = Generator[Callable[[], Times], Times, FoundRecord | None]
+"""Returns the record, or None if no record matches."""
 
-_AT_ONCE_BYTES_MAX = 64 * 1024
+_ON_LOOP_BYTES_MAX = 64 * 1024
 """Uncompressed batches up to this size are decoded on the loop."""
 
 
 def find(log: "Log", timestamp: int) -> Lookup:
-    """The first record at or after the log start whose timestamp is not earlier."""
+    """The first record at or after the log start whose timestamp is at least `timestamp`."""
     for segment in list(log.segments.all):
         if segment.largest_timestamp < timestamp:
             continue
@@ -61,6 +62,7 @@ def find_max(log: "Log") -> Lookup:
 
 
 def _find_max_from(log: "Log", start: int) -> Lookup:
+    """The first record with the largest timestamp at or above an offset. Reads all batches."""
     largest = -1
     for segment in list(log.segments.all):
         for batch, walk in _batches(log, segment, start):
@@ -74,6 +76,7 @@ def _find_max_from(log: "Log", start: int) -> Lookup:
 
 
 def _find_in(log: "Log", segment: Segment, start: int, timestamp: int) -> Lookup:
+    """The first record of a segment at or above an offset with at least this timestamp."""
     for batch, walk in _batches(log, segment, start):
         if batch.max_timestamp < timestamp:
             continue
@@ -83,20 +86,22 @@ def _find_in(log: "Log", segment: Segment, start: int, timestamp: int) -> Lookup
     return None
 
 
-def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[Batch, Walk]]:
-    """The batches of a segment from the one with an offset on, with the walk over them."""
+def _batches(log: "Log", segment: Segment, start: int) -> Iterator[tuple[Batch, BatchWalk]]:
+    """Yield the batches of a segment from the one with an offset on, and the walk over them."""
     limit = log.written_size if segment is log.active() else segment.size
     position, _ = segment.locate(start, limit, True)
     file = segment.open()  # Keeps the file open while a worker decodes.
-    walk = Walk(log.files, file.fd, position, limit, False)
+    walk = BatchWalk(log.files, file.fd, position, limit, False)
     while (batch := walk.next()) is not None:
         yield batch, walk
 
 
-def _times(log: "Log", walk: Walk, batch: Batch) -> Generator[Callable[[], Times], Times, Times]:
-    whole = Batch(walk.records(batch), 0, batch.end - batch.start)
-    decode = partial(_decode, whole, log.settings.decompressed_bytes_max)
-    if batch.codec() == 0 and batch.size() <= _AT_ONCE_BYTES_MAX:
+def _times(
+    log: "Log", walk: BatchWalk, batch: Batch
+) -> Generator[Callable[[], Times], Times, Times]:
+    complete = Batch(walk.records(batch), 0, batch.end - batch.start)
+    decode = partial(_decode, complete, log.settings.decompressed_bytes_max)
+    if batch.codec() == 0 and batch.size() <= _ON_LOOP_BYTES_MAX:
         return decode()
     return (yield decode)
 
@@ -104,7 +109,7 @@ def _times(log: "Log", walk: Walk, batch: Batch) -> Generator[Callable[[], Times
 def _decode(batch: Batch, size_max: int) -> Times:
     """The timestamp and offset of each record, without decoding the rest."""
     payload, at, _ = plain_payload(batch, size_max)
-    found: Times = []
+    times: Times = []
     for _ in range(batch.record_count):
         size, at = read_varint(payload, at)
         stop = at + size
@@ -113,16 +118,16 @@ def _decode(batch: Batch, size_max: int) -> Times:
         timestamp = batch.base_timestamp + delta
         if batch.is_log_append_time():
             timestamp = batch.max_timestamp
-        found.append((timestamp, batch.base_offset + offset))
+        times.append((timestamp, batch.base_offset + offset))
         at = stop
-    return found
+    return times
 
 
 def aborted(log: "Log", start: int, end: int) -> list[AbortedTransaction]:
     """The aborted transactions that overlap [start, end), by first offset."""
     found: list[AbortedTransaction] = []
-    at = max(bisect_right(log.segments.base_offsets, start) - 1, 0)
-    for segment in log.segments.all[at:]:
+    first = max(bisect_right(log.segments.base_offsets, start) - 1, 0)
+    for segment in log.segments.all[first:]:
         transactions = segment.aborted()
         if transactions is None:
             transactions = replay.rebuild_aborted(log, segment)

@@ -26,10 +26,15 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
     """The offset of the abort marker."""
     last_stable_offset: int
-    """The last stable offset after this marker: no earlier transaction ends beyond it."""
+    """The last stable offset when this marker was written.
+
+    No earlier transaction has its marker above it.
+    """
 
 
 class EndMarker(NamedTuple):
+    """The record of a control batch: it commits or aborts a producer's transaction."""
+
     is_abort: bool
     coordinator_epoch: int
 
@@ -39,21 +44,21 @@ def encode_aborted(transactions: list[AbortedTransaction]) -> bytes:
 
 
 def decode_aborted(data: bytes) -> list[AbortedTransaction]:
-    whole = len(data) - len(data) % ENTRY_SIZE
+    complete_size = len(data) - len(data) % ENTRY_SIZE
     return [
         AbortedTransaction(*fields)
-        for version, *fields in _ENTRY.iter_unpack(data[:whole])
+        for version, *fields in _ENTRY.iter_unpack(data[:complete_size])
         if version == _VERSION
     ]
 
 
 def read_end_marker(batch: Batch, frame: bytes) -> EndMarker | None:
-    """The decision of a control batch; None if its type is unknown.
+    """The marker in a control batch; None if its type is unknown or the batch is empty.
 
-    `frame` has the batch from its first byte. Control batches are not compressed.
+    `frame` starts with the first byte of the batch. Control batches are not compressed.
     """
     if batch.record_count <= 0:
-        # Compaction emptied the batch: no record of the transaction is left in the log.
+        # Compaction has removed the marker: no record of its transaction is left in the log.
         return None
     try:
         _, at = read_varint(frame, HEADER_SIZE)

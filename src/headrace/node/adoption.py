@@ -31,7 +31,7 @@ from headrace.controller.service import Controller
 from headrace.env.files import Files
 from headrace.log.directory.log_directory import DirectoryError, LogDirectory
 from headrace.log.recovery.leftovers import offset_of
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.log.upkeep.checkpoints import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -86,7 +86,7 @@ class Adoption:
                 "does not know. Delete them with kafka-acls.sh before the directory is adopted."
             )
         partitions: dict[str, list[int]] = {}
-        for topic, index in self._logs.found:
+        for topic, index in self._logs.unopened:
             if topic not in IGNORED_TOPICS and topic not in self._known:
                 partitions.setdefault(topic, []).append(index)
         missing = [
@@ -161,7 +161,7 @@ class Adoption:
         for path in self._logs_of(partition)[-1:]:
             fd = self._files.open(path)
             try:
-                walk = Walk(self._files, fd, 0, self._files.size(fd), False)
+                walk = BatchWalk(self._files, fd, 0, self._files.size(fd), False)
                 while (batch := walk.next()) is not None:
                     latest = max(latest, int(batch.leader_epoch))
             finally:
@@ -176,7 +176,7 @@ class Adoption:
             _LOG.warning(
                 "topic settings unknown, nothing is deleted until they are set: topic=%s", topic
             )
-            was_compacted = any(each.topic == topic for each in self._logs.compacted())
+            was_compacted = any(each.topic == topic for each in self._logs.compacted_partitions())
             return {"cleanup.policy": "compact"} if was_compacted else dict(_KEEP_ALL)
         if topic_id is not None and metadata.topic_ids[topic] != topic_id:
             raise DirectoryError(
@@ -275,7 +275,7 @@ class Adoption:
         waiting = [log for log in self._logs.logs() if log.producers.open_transactions]
         if not waiting:
             return
-        states = [self._path(each) for each in self._logs.found if each.topic == STATE_TOPIC]
+        states = [self._path(each) for each in self._logs.unopened if each.topic == STATE_TOPIC]
         committed = decided_to_commit(self._files, sorted(states))
         now_ms = self._logs.clock.wall_ms()
         for log in waiting:

@@ -139,18 +139,16 @@ class Broker:
         await repeated(lambda: self._check_cluster(store), self._connect_wait_s(store))
         controller = self._make_controller(store, tls)
         worker = self._worker = self._environment.worker("files")
-        appends = self._appends = AppendQueue(
-            self._clock,
-            self._environment.worker("sync"),
-            self._deliver,
-            self._has_no_session if config.is_clustered else _never,
-        )
+        syncs = self._environment.worker("sync")
+        may_be_stale = self._has_no_session if config.is_clustered else _never
+        appends = self._appends = AppendQueue(self._clock, syncs, self._deliver, may_be_stale)
         reader = FetchReader(appends, self._environment.worker("read"))
         replication = self._make_replication(controller, appends, reader)
         replicas = self._make_replicas(controller, appends, replication)
         authorization = Authorization(config, controller, self._clock)
+        is_clock_trusted = self._logs.wall_clock_check.is_trusted
         groups = self._groups = Groups(
-            config, self._clock, controller, self._table, appends, worker, self._logs.trust.is_given
+            config, self._clock, controller, self._table, appends, worker, is_clock_trusted
         )
         has_isolated_leaders = _never
         sessions = None
@@ -193,7 +191,7 @@ class Broker:
         self._controller = controller
         authorization.load()
         if controller.registered_ms:
-            self._logs.trust.compare(controller.registered_ms)
+            self._logs.wall_clock_check.set_reference(controller.registered_ms)
         self._claim(controller.image.cluster_id)
         _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._connect_wait_s(store))
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
@@ -516,7 +514,7 @@ class Broker:
             self._replication.repair(partition)
 
     def _start_jobs(self) -> None:
-        self._due_logs = self._logs.tick(self._clock.wall_ms())
+        self._due_logs = self._logs.logs_with_due_jobs(self._clock.wall_ms())
         self._due_jobs.run()
 
     def _start_due_job(self) -> bool:

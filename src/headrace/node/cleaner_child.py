@@ -12,7 +12,12 @@ import sys
 from typing import Any
 
 from headrace.env.files import Files
-from headrace.log.compaction.cleaning import CleanedSegment, CleaningJob, Outcome, remove_cleaned
+from headrace.log.compaction.cleaning import (
+    CleanedSegment,
+    CleaningJob,
+    CleaningOutcome,
+    remove_cleaned,
+)
 from headrace.log.upkeep.checkpoints import SegmentFacts
 
 # The process must import the same code as its broker, from the same directories.
@@ -44,7 +49,7 @@ class CleanerChild:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ended = False
 
-    def next(self) -> CleanedSegment | Outcome:
+    def next(self) -> CleanedSegment | CleaningOutcome:
         """Continue the process until it has written a new segment, or has completed."""
         process = self._process
         try:
@@ -96,12 +101,12 @@ class CleanerChild:
             return
 
 
-def _understood(message: dict[str, Any]) -> CleanedSegment | Outcome:
+def _understood(message: dict[str, Any]) -> CleanedSegment | CleaningOutcome:
     if "cleaned" in message:
         facts, replaced, truncations = message["cleaned"]
         return CleanedSegment(SegmentFacts(*facts), replaced, truncations)
     if "outcome" in message:
-        return Outcome(*message["outcome"])
+        return CleaningOutcome(*message["outcome"])
     if "failed" in message:
         index_of = int(message["index_of"])
         raise CleanerFailed(message["failed"], is_lasting=index_of < 0, index_of=index_of)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock
-from headrace.log.compaction.cleaning import CleanedSegment, Outcome
-from headrace.log.compaction.selection import Cleanable, cleanable, cleaning_job, dirtiest
+from headrace.log.compaction.cleaning import CleanedSegment, CleaningOutcome
+from headrace.log.compaction.selection import Cleanable, cleaning_job, dirtiest, find_cleanable
 from headrace.log.compaction.swap_in import Replacement
 from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
@@ -86,9 +86,9 @@ class Compaction:
         for log, replacement in list(self._unfinished.items()):
             self._finish_replacing(log, replacement)
         now_ms = self._clock.wall_ms()
-        is_trusted = self._logs.trust.is_given()
+        is_trusted = self._logs.wall_clock_check.is_trusted()
         found = dirtiest(
-            cleanable(partition.log, partition.last_stable_offset, now_ms, is_trusted)
+            find_cleanable(partition.log, partition.last_stable_offset, now_ms, is_trusted)
             for partition in self._candidates()
         )
         if found is None:
@@ -101,7 +101,7 @@ class Compaction:
                 table_bytes_max=self._config.get_int("log.cleaner.dedupe.buffer.size"),
                 table_load_max=self._config.get_float("log.cleaner.io.buffer.load.factor"),
                 bytes_per_second_max=self._config.get_float("log.cleaner.io.max.bytes.per.second"),
-                time_is_trusted=is_trusted,
+                is_clock_trusted=is_trusted,
             )
         except (OSError, ApiError) as error:
             self._cannot_compact(found.log, error)
@@ -138,7 +138,7 @@ class Compaction:
         elif isinstance(result, CleanedSegment):
             self._replace(run, run.replacement_for(result))
         else:
-            assert isinstance(result, Outcome)
+            assert isinstance(result, CleaningOutcome)
             self._finish(run, result)
 
     def _process_failed(self, run: "_Run", error: CleanerFailed) -> None:
@@ -158,7 +158,7 @@ class Compaction:
         except (OSError, ApiError) as error:
             self._cannot_compact(log, error)
             return
-        log.durable.unsettle(segment)
+        log.durable.add_uncovered(segment)
         self._start_job_of(log)
 
     def _cannot_compact(self, log: Log, error: OSError | ApiError) -> None:
@@ -167,10 +167,10 @@ class Compaction:
         if not (isinstance(error, OSError) and error.errno in PASSING):
             self._skipped[log] = log.config
 
-    def _finish(self, run: "_Run", outcome: Outcome) -> None:
+    def _finish(self, run: "_Run", outcome: CleaningOutcome) -> None:
         log = run.log
         if not (log.is_closed or run.has_lost_sources()):
-            log.cleaned_to(outcome.end_offset)
+            log.set_first_dirty_offset(outcome.end_offset)
             self._files_worker.submit(self._logs.cleaner_checkpoint_job().run, _done)
             _LOG.info(
                 "log compacted: partition=%s offset=%d kept=%d records=%d bytes_read=%d"
@@ -273,14 +273,14 @@ class _Run:
     def __init__(self, found: Cleanable, child: CleanerChild) -> None:
         self.log = found.log
         self.child = child
-        self._truncations = found.log.truncations
+        self._truncation_count = found.log.truncation_count
         self._sources = {int(segment.base_offset): segment for segment in found.sources}
 
     def has_lost_sources(self) -> bool:
         """Whether retention dropped, or a truncation changed, the segments being cleaned."""
         log = self.log
         is_dropped = bool(log.segments.all[0].base_offset > min(self._sources))
-        return is_dropped or bool(log.truncations != self._truncations)
+        return is_dropped or bool(log.truncation_count != self._truncation_count)
 
     def replacement_for(self, cleaned: CleanedSegment) -> Replacement:
         return Replacement(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from headrace.env.files import Files
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.model.acls import Acl, Operation, PatternType, Permission, ResourceType
 from headrace.model.errors import ApiError
 from headrace.model.quotas import Entity, entity_of
@@ -227,7 +227,7 @@ def _apply(metadata: KafkaMetadata, value: bytes | None) -> None:
 def _records(files: Files, path: str) -> Iterator[tuple[int, bytes | None]]:
     fd = files.open(path)
     try:
-        walk = Walk(files, fd, 0, files.size(fd), True)
+        walk = BatchWalk(files, fd, 0, files.size(fd), True)
         while (batch := walk.next()) is not None:
             if batch.is_control():
                 continue

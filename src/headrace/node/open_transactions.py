@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from headrace.env.files import Files
 from headrace.log.log import Log
 from headrace.log.recovery.leftovers import offset_of
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.record.batch import Batch
 from headrace.record.build import build_transaction_marker
 from headrace.record.decode import read_records
@@ -49,7 +49,7 @@ def decided_to_commit(files: Files, directories: Iterable[str]) -> set[int]:
 def _read_states(files: Files, path: str, states: dict[bytes, bytes | None]) -> None:
     fd = files.open(path)
     try:
-        walk = Walk(files, fd, 0, files.size(fd), True)
+        walk = BatchWalk(files, fd, 0, files.size(fd), True)
         while (batch := walk.next()) is not None:
             if not batch.is_control():
                 for record in read_records(Batch(walk.records(batch), 0, batch.size())):

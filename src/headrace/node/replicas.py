@@ -162,7 +162,7 @@ class Replicas:
 
     def _reassigned_partitions(self) -> Iterator[tuple[TopicPartition, UUID]]:
         """Partitions on disk that were reassigned to other brokers while this one was down."""
-        for partition in self._logs.found:
+        for partition in self._logs.unopened:
             state = self._image.partition(*partition)
             if state is not None and self._node_id not in state.replicas:
                 yield partition, self._image.topics[partition.topic].topic_id
@@ -191,7 +191,7 @@ class Replicas:
         return self._open_next() or self._logs.put_aside()
 
     def _slice_ended(self) -> None:
-        removal = self._logs.removal()
+        removal = self._logs.removal_job()
         if removal is not None:
             self._remove(removal)
         self._progressed.set()
@@ -219,7 +219,7 @@ class Replicas:
             self._retry_opening(topic.name, error)
             return
         if self._node_id in state.isr or self._node_id in dict(state.elr):
-            self._logs.check_complete(log)
+            self._logs.go_offline_if_incomplete(log)
         known = min(self._logs.high_watermarks.get(at, 0), int(log.log_end_offset))
         partition = Partition(
             topic.name,

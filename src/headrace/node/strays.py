@@ -96,7 +96,7 @@ class Strays:
     def start(self, now: float) -> None:
         """Look for strays, and decide whether they can be removed."""
         logs = self._logs
-        self._names = [*map(str, logs.found), *logs.strays]
+        self._names = [*map(str, logs.unopened), *logs.strays]
         path = f"{logs.path}/{FILE}"
         job = partial(_update, logs.files, path, self._now, has_strays=bool(self._names))
         self._submit(job, partial(self._updated, now + self._delay_s))
@@ -130,14 +130,14 @@ class Strays:
             return
         assert isinstance(topic_ids, dict)
         # Others were opened in the meantime.
-        present = {*self._logs.strays, *map(str, self._logs.found)}
+        present = {*self._logs.strays, *map(str, self._logs.unopened)}
         removed = {
             name
             for name, topic_id in topic_ids.items()
             if name in present and self._is_removable(name, topic_id)
         }
         self._logs.remove_strays(removed)
-        removal = self._logs.removal()
+        removal = self._logs.removal_job()
         if removal is not None:
             self._remove(removal)
 

@@ -104,7 +104,7 @@ class AppendQueue:
         self._written(partition, before)
 
     def _written(self, partition: Partition, end_offset_before: i64) -> None:
-        if partition.log.durable.wants_job:
+        if partition.log.durable.is_job_requested:
             self.start_job(partition)
         partition.demand_sync()
         if partition.followers:
@@ -122,7 +122,7 @@ class AppendQueue:
 
     def follower_appended(self, partition: Partition) -> None:
         """A follower has written records of its leader, or learnt a higher high watermark."""
-        if partition.log.durable.wants_job:
+        if partition.log.durable.is_job_requested:
             self.start_job(partition)
         if partition.listeners.has_long_polls():
             self.update_time()
@@ -216,7 +216,7 @@ class AppendQueue:
             # After a failed sync nothing on this log is acknowledged again (B13).
             self._fail_acks(partition, partition.acks.take_all(), ErrorCode.KAFKA_STORAGE_ERROR)
         else:
-            if log.durable.wants_job:
+            if log.durable.is_job_requested:
                 self.start_job(partition)
             partition.demand_sync()
             for ack in partition.acks.take_synced(partition.sync_from):

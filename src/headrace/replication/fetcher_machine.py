@@ -414,7 +414,7 @@ class FetcherMachine:
                 if log.durable.job is not None:
                     self._await_job(target)
                     return
-                log.start_at(log.log_start_offset, wall_ms, base_offset)
+                log.truncate_fully_and_start_at(log.log_start_offset, wall_ms, base_offset)
             append_fetched(log, frame, part.start, part.end, target.leader_epoch, wall_ms)
             if self._needs_sync(partition):
                 self._await_job(target)
@@ -465,7 +465,7 @@ class FetcherMachine:
             if log.durable.job is not None:
                 self._await_job(target)
                 return
-            log.start_at(start, wall_ms)
+            log.truncate_fully_and_start_at(start, wall_ms)
             self._apply_leader_offsets(target.partition, part)
             self._log_truncated(target)
         else:
@@ -488,7 +488,7 @@ class FetcherMachine:
             message = "truncating committed records that the leader lacks: partition=%s offset=%d"
             _LOG.warning(message, log.partition, offset)
         if offset < log.log_start_offset:
-            log.start_at(offset, wall_ms)
+            log.truncate_fully_and_start_at(offset, wall_ms)
         else:
             log.truncate_to(offset, wall_ms)
         self._log_truncated(target)
@@ -511,7 +511,7 @@ class FetcherMachine:
             self._await_job(target)
             return
         if partition.damaged_from < log.log_start_offset:
-            log.start_at(log.log_start_offset, wall_ms)
+            log.truncate_fully_and_start_at(log.log_start_offset, wall_ms)
         else:
             log.truncate_to(partition.damaged_from, wall_ms)
         partition.damaged_from = -1

@@ -93,31 +93,35 @@ class SmallLog:
         *,
         up_to: int | None = None,
         table_bytes_max: int = 1 << 20,
-        expires: bool = True,
+        can_expire: bool = True,
         keep_last: bool = False,
         retention_ms: int = RETENTION_MS,
     ) -> Cleaner:
         """Clean once, everything or the batches below an offset."""
         end = self.end_offset if up_to is None else up_to
         rules = Rules(
-            self.first_dirty_offset, now_ms, retention_ms, expires, table_bytes_max=table_bytes_max
+            self.first_dirty_offset,
+            now_ms,
+            retention_ms,
+            can_expire,
+            table_bytes_max=table_bytes_max,
         )
         producers = {
             producer_id: LastBatch(
-                int(entry.spans[0].last_offset) if entry.spans else -1, int(entry.epoch)
+                int(entry.batches[0].last_offset) if entry.batches else -1, int(entry.epoch)
             )
             for producer_id, entry in self.table.entries.items()
         }
         cleaner = Cleaner(rules, producers)
         sources = [batch for batch in self.batches if batch.base_offset < end]
-        cleaner.expect_dirty(self.aborted)
+        cleaner.add_dirty_aborted(self.aborted)
         is_full = False
         for batch in sources:
             if not is_full and batch.last_offset() >= self.first_dirty_offset:
-                is_full = not cleaner.learn(batch)
+                is_full = not cleaner.add_keys(batch)
         if not is_full:
-            cleaner.learned_to(end)
-        cleaner.expect(self.aborted)
+            cleaner.raise_known_end(end)
+        cleaner.add_aborted(self.aborted)
         cleaned = [cleaner.clean(batch, keep_last and batch is sources[-1]) for batch in sources]
         kept = [each for each in self.aborted if each.last_offset >= end]
         self.aborted = cleaner.kept_aborted() + kept

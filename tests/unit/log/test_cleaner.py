@@ -114,7 +114,7 @@ def test_nothing_goes_by_its_age_while_the_clock_is_in_doubt() -> None:
     log.put(("a", None))
     log.clean()
     log.put(("b", None))
-    log.clean(MUCH_LATER_MS, expires=False)
+    log.clean(MUCH_LATER_MS, can_expire=False)
     assert log.pairs() == [("a", None), ("b", None)]
     # Nor is anything told by that clock when it will.
     assert not log.batches[1].attributes & DELETE_HORIZON
@@ -317,7 +317,10 @@ def test_a_batch_that_unfolds_to_more_than_is_allowed_is_an_error_not_a_bomb() -
     frame = build_batch([NewRecord(b"k", bytes(1 << 22), NOW_MS)], codec=4)
     bomb = read_batch(frame, 0, len(frame), False)
     rules = Rules(0, NOW_MS, RETENTION_MS, decompressed_bytes_max=1 << 20)
-    for decide in (Cleaner(rules, {}).learn, lambda batch: Cleaner(rules, {}).clean(batch, False)):
+    for decide in (
+        Cleaner(rules, {}).add_keys,
+        lambda batch: Cleaner(rules, {}).clean(batch, False),
+    ):
         with pytest.raises(ApiError) as refused:
             decide(bomb)
         assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE

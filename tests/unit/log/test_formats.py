@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.log.epochs import EpochCache
 from headrace.log.index import OffsetIndex, TimeIndex
-from headrace.log.producers import ProducerEntry, ProducerTable, Span
+from headrace.log.producers import BatchMetadata, ProducerEntry, ProducerTable
 from headrace.log.transactions import AbortedTransaction, decode_aborted, encode_aborted
 from headrace.log.upkeep import checkpoints
 from headrace.log.upkeep.checkpoints import LogCheckpoint, SegmentFacts
@@ -69,7 +69,7 @@ def test_an_aborted_transaction_is_34_bytes() -> None:
 
 
 def entry(producer_id: int, spans: int = 1, first_offset: int = -1) -> ProducerEntry:
-    found = tuple(Span(100 - n, 1000 - n * 10, n, 5000 + n) for n in range(spans))
+    found = tuple(BatchMetadata(100 - n, 1000 - n * 10, n, 5000 + n) for n in range(spans))
     return ProducerEntry(producer_id, 3, found, 5000, 9, first_offset, 1000)
 
 
@@ -91,7 +91,7 @@ def shown(table: ProducerTable | None) -> object:
             e.timestamp,
             e.coordinator_epoch,
             e.transaction_first_offset,
-            [(s.last_sequence, s.last_offset, s.offset_delta, s.timestamp) for s in e.spans],
+            [(s.last_sequence, s.last_offset, s.last_offset_delta, s.timestamp) for s in e.batches],
         )
         for producer_id, e in table.entries.items()
     }

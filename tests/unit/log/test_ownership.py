@@ -52,7 +52,7 @@ def changed(tree: ast.Module, names: set[str]) -> Iterator[str]:
 
 def test_only_its_owner_changes_the_state_of_a_log() -> None:
     names = set[str]().union(*map(fields, OWNERS))
-    assert {"log_end_offset", "recovery_point", "base_offsets", "unsettled"} <= names
+    assert {"log_end_offset", "recovery_point", "base_offsets", "uncovered"} <= names
     others = [path for path in LOG.parent.rglob("*.py") if path not in OWNERS.values()]
     found = {str(path): list(changed(ast.parse(path.read_text()), names)) for path in others}
     assert {path: lines for path, lines in found.items() if lines} == {}
@@ -63,7 +63,7 @@ def test_only_its_owner_changes_the_state_of_a_log() -> None:
     [
         "log.log_end_offset = 5",
         "self._log.durable.recovery_point += 1",
-        "durable.unsettled.append(segment)",
+        "durable.uncovered.append(segment)",
         "del log.segments.all[:1]",
         "log.segments.base_offsets[0] = 3",
     ],

@@ -48,7 +48,7 @@ class Logs:
     def create(self, *_: object, is_only_copy: bool = False) -> Any:
         return self.log
 
-    def check_complete(self, log: Any) -> None:
+    def go_offline_if_incomplete(self, log: Any) -> None:
         self.checked.append(log.partition)
 
     def discard(self, partition: TopicPartition) -> None:
@@ -57,7 +57,7 @@ class Logs:
     def put_aside(self) -> bool:
         return False
 
-    def removal(self) -> None:
+    def removal_job(self) -> None:
         pass
 
 

@@ -120,7 +120,7 @@ def test_a_log_without_epochs_beyond_the_leaders_end_is_cut_to_what_is_committed
     scene = Scene(isr=(1,))
     scene.leader.append("a", "b")
     assert scene.leader.partition().high_watermark == 2
-    scene.log.start_at(9, 0)
+    scene.log.truncate_fully_and_start_at(9, 0)
     scene.wire.catch_up()
     assert scene.log.log_end_offset == 2
 
@@ -134,7 +134,7 @@ def test_a_cut_waits_for_the_work_that_the_log_has_under_way() -> None:
     scene.leader.is_busy = True
     old = scene.leader.partition()
     old.log.durable.request_checkpoint()
-    old.log.durable.want_job()
+    old.log.durable.request_job()
     scene.leader.appends.start_job(old)
     back = Wire(scene.leader, scene.follower)
     back.machine.follow(old)

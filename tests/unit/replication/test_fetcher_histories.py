@@ -9,7 +9,7 @@ import random
 import pytest
 
 from headrace.log.log import Log
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from tests.storage.log_scenario import ManualClock, topic_config
 from tests.unit.replication.replica_scenario import Node, Wire, elect, log_bytes
 
@@ -20,7 +20,7 @@ def scanned_epochs(log: Log) -> list[tuple[int, int]]:
     """The epochs as the batches themselves tell them (I14)."""
     found: list[tuple[int, int]] = []
     for segment in log.segments.all:
-        walk = Walk(log.files, segment.open().fd, 0, segment.size, True)
+        walk = BatchWalk(log.files, segment.open().fd, 0, segment.size, True)
         while (batch := walk.next()) is not None:
             if not found or batch.leader_epoch > found[-1][0]:
                 found.append((int(batch.leader_epoch), int(batch.base_offset)))

@@ -1,8 +1,8 @@
-"""Runs as a separate process that compacts one log.
+"""The process that compacts one log, at low priority.
 
-Reads its job as one line of JSON from standard input. Writes one line per new segment, and one at
-the end, to standard output. After each segment it waits for a line, which confirms that the broker
-has put the segment into the log. It runs at low priority.
+It reads its job as one line of JSON from standard input. It writes one line per new segment, and
+one at the end, to standard output. After each segment it waits for a line, with which the broker
+confirms that the log uses the segment.
 
 1. It does not outlive its broker. The kernel kills it when the broker's thread that started it
    ends, and it exits at the end of standard input.
@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Pace:
-    """Limits the bytes per second, and ends the process when its broker has ended."""
+    """Limits the bytes per second, and exits when the broker has exited."""
 
     def __init__(self, bytes_per_second_max: float) -> None:
         self._bytes_per_second_max = bytes_per_second_max
@@ -45,7 +45,7 @@ class Pace:
         self._done += size
         ahead_s = self._done / self._bytes_per_second_max - (time.monotonic() - self._started)
         while ahead_s > 0:
-            # The broker sends nothing during this work. Input means that the pipe was closed.
+            # The broker sends nothing during a cleaning. Input means that it closed the pipe.
             if select.select([0], [], [], min(ahead_s, 60.0))[0]:
                 os._exit(1)
             ahead_s = self._done / self._bytes_per_second_max - (time.monotonic() - self._started)
@@ -53,9 +53,9 @@ class Pace:
             os._exit(1)
 
 
-def main(parent: int) -> int:
+def main(broker_pid: int) -> int:
     """Run a cleaning for the broker with this process id."""
-    _end_with(parent)
+    _end_with_broker(broker_pid)
     os.nice(_NICENESS)
     line = sys.stdin.buffer.readline()
     if not line:
@@ -67,9 +67,9 @@ def main(parent: int) -> int:
         _run(job, Cleaning(files, job, pace))
     except CleaningFailed as error:
         remove_cleaned(files, job.path)
-        _say({"failed": str(error), "index_of": error.index_of})
+        _write_line({"failed": str(error), "index_of": error.index_of})
     except OSError as error:
-        _say({"error": error.errno, "reason": str(error)})
+        _write_line({"error": error.errno, "reason": str(error)})
         return 1
     return 0
 
@@ -77,28 +77,29 @@ def main(parent: int) -> int:
 def _run(job: CleaningJob, cleaning: Cleaning) -> None:
     for cleaned in cleaning.run():
         _keep_age(job, cleaned)
-        _say({"cleaned": cleaned})
+        _write_line({"cleaned": cleaned})
         if not sys.stdin.buffer.readline():
             os._exit(1)
-    _say({"outcome": cleaning.outcome()})
+    _write_line({"outcome": cleaning.outcome()})
 
 
 def _keep_age(job: CleaningJob, cleaned: CleanedSegment) -> None:
-    """Give the new file the age of the last file that it replaces: retention can depend on it."""
+    """Give the new file the modification time of the last file that it replaces, for retention."""
     last = next(each for each in job.sources if each.base_offset == cleaned.replaced[-1])
     path = f"{job.path}/{cleaned.facts.base_offset:020d}.log{CLEANED}"
     os.utime(path, ns=(last.appended_ms * 1_000_000, last.appended_ms * 1_000_000))
 
 
-def _say(document: dict[str, Any]) -> None:
+def _write_line(document: dict[str, Any]) -> None:
     os.write(1, json.dumps(document).encode() + b"\n")
 
 
-def _end_with(parent: int) -> None:
+def _end_with_broker(broker_pid: int) -> None:
+    """Make the kernel kill this process when the broker exits."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except AttributeError:
         return  # Not Linux: only the end of standard input ends the process.
-    if os.getppid() != parent:
-        # The broker ended before prctl.
+    if os.getppid() != broker_pid:
+        # The broker exited before prctl.
         os._exit(1)

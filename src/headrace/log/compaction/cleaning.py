@@ -1,11 +1,11 @@
-"""Carries out one cleaning of one log: reads the sources, writes compacted segments.
+"""Runs one cleaning of one log: reads sealed segments, and writes compacted segments.
 
-Runs in a separate process (`cleaner_process`), which receives a `CleaningJob`: a list of sealed
-segments, which never change. It creates new files named `.cleaned`, one segment at a time. The
-broker replaces the old segments (`replacement`) before the next one is written.
+Runs in a separate process (`cleaner_process`), which receives a `CleaningJob` with a list of sealed
+segments. Their files do not change. The process creates new files named `.cleaned`, one segment at
+a time. The broker replaces the old segments (`swap_in`) before the next one is written.
 
-1. The checksum of each batch is verified. A damaged batch ends the cleaning and is not copied.
-2. A segment is reported after its log file is synced. Its indexes are not synced, because they can
+1. The checksum of each batch is verified. A damaged batch ends the cleaning, and is not copied.
+2. A segment is yielded after its log file is synced. Its indexes are not synced, because they can
    be rebuilt.
 3. Memory is bounded by the key table, one chunk, and one batch with its decompressed records.
 """
@@ -22,7 +22,7 @@ from headrace.log.file import OpenSegments
 from headrace.log.producers import ProducerEntry
 from headrace.log.recovery.leftovers import CLEANED
 from headrace.log.recovery.replay import snapshot_path
-from headrace.log.scan import CHUNK_BYTES, Walk
+from headrace.log.scan import CHUNK_BYTES, BatchWalk
 from headrace.log.segment import RELATIVE_OFFSET_MAX, SUFFIXES, Segment
 from headrace.log.transactions import AbortedTransaction, decode_aborted
 from headrace.log.upkeep.checkpoints import SegmentFacts
@@ -33,9 +33,10 @@ from headrace.record.batch import Batch, crc32c
 
 
 class CleaningFailed(Exception):
-    """The log cannot be cleaned, and a retry would fail too.
+    """The log cannot be cleaned.
 
-    Except if `index_of` is set: the index of that segment is damaged, and can be rebuilt.
+    A retry would also fail, unless `index_of` is set: then the `.txnindex` of the segment with this
+    base offset is damaged, and can be rebuilt.
     """
 
     def __init__(self, reason: str, index_of: int = -1) -> None:
@@ -61,12 +62,12 @@ class CleaningJob(NamedTuple):
     index_interval_bytes: int
     sources: list[SourceSegment]
     """All sealed segments that can be cleaned, beginning with the log's first."""
-    later: list[AbortedIndex]
-    """The indexes of later segments. A transaction that aborts there can begin in `sources`."""
+    later_indexes: list[AbortedIndex]
+    """The indexes of later segments. A transaction that is aborted there can begin in `sources`."""
     producers: dict[int, LastBatch]
     bytes_per_second_max: float = math.inf
-    truncations: int = 0
-    """The number of truncations of the log before the cleaning."""
+    truncation_count: int = 0
+    """The number of truncations of the log when the job was created."""
 
     def encode(self) -> bytes:
         document = self._asdict()
@@ -78,11 +79,11 @@ def decode_job(data: bytes) -> CleaningJob:
     document: dict[str, Any] = json.loads(data)
     document["rules"] = Rules(*document["rules"])
     document["sources"] = [SourceSegment(*each) for each in document["sources"]]
-    document["later"] = [
+    document["later_indexes"] = [
         AbortedIndex(
             base, size, crc, rows if rows is None else [AbortedTransaction(*row) for row in rows]
         )
-        for base, size, crc, rows in document["later"]
+        for base, size, crc, rows in document["later_indexes"]
     ]
     document["producers"] = {id_: LastBatch(*last) for id_, last in document["producers"]}
     return CleaningJob(**document)
@@ -92,7 +93,7 @@ def last_batches(entries: Mapping[int, ProducerEntry]) -> dict[int, LastBatch]:
     """The last batch of each producer."""
     return {
         producer_id: LastBatch(
-            int(entry.spans[0].last_offset) if entry.spans else -1, int(entry.epoch)
+            int(entry.batches[0].last_offset) if entry.batches else -1, int(entry.epoch)
         )
         for producer_id, entry in entries.items()
     }
@@ -103,12 +104,12 @@ class CleanedSegment(NamedTuple):
 
     facts: SegmentFacts
     replaced: list[int]
-    """Base offsets of the replaced segments. The first is also that of the new segment."""
-    truncations: int
-    """The value of the job. A later truncation makes the new segment invalid."""
+    """Base offsets of the replaced segments. The new segment has the first of them."""
+    truncation_count: int
+    """That of the job. A later truncation makes the new segment invalid."""
 
 
-class Outcome(NamedTuple):
+class CleaningOutcome(NamedTuple):
     end_offset: int
     """The next first dirty offset: all segments below are clean."""
     bytes_read: int
@@ -135,9 +136,9 @@ class Cleaning:
         self._bytes_written = 0
 
     def run(self) -> Iterator[CleanedSegment]:
-        """Yield each new segment when it is complete. The next one is written after that."""
+        """Yield each new segment when it is complete. The next one is written when this resumes."""
         remove_cleaned(self._files, self._job.path)
-        self._learn()
+        self._read_keys()
         end = self._cleaner.known_end_offset
         sources = deque(source for source in self._job.sources if source.base_offset < end)
         while sources:
@@ -145,9 +146,9 @@ class Cleaning:
             if cleaned is not None:
                 yield cleaned
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CleaningOutcome:
         cleaner = self._cleaner
-        return Outcome(
+        return CleaningOutcome(
             cleaner.known_end_offset,
             self._bytes_read,
             self._bytes_written,
@@ -157,6 +158,7 @@ class Cleaning:
         )
 
     def _former_producers(self) -> dict[int, LastBatch]:
+        """The producers at the end of the sources, from a snapshot; empty if none exists."""
         end = self._job.sources[-1].end_offset
         try:
             data = self._files.read_file(snapshot_path(self._job.path, end))
@@ -165,53 +167,54 @@ class Cleaning:
         table = decode_snapshot(data, end, len(data))
         return {} if table is None else last_batches(table.entries)
 
-    def _learn(self) -> None:
+    def _read_keys(self) -> None:
+        """Run the first pass: read the keys of the dirty segments."""
         cleaner = self._cleaner
         first = self._job.rules.first_dirty_offset
         for source in self._job.sources:
             if source.end_offset <= first:
                 continue
-            cleaner.expect_dirty(self._aborted_in(source))
+            cleaner.add_dirty_aborted(self._aborted_in(source))
             for batch in self._batches(source):
                 try:
-                    if batch.last_offset() >= first and not cleaner.learn(batch):
+                    if batch.last_offset() >= first and not cleaner.add_keys(batch):
                         return
                 except ApiError as error:
                     raise _undecodable(batch, error) from None
-            cleaner.learned_to(source.end_offset)
+            cleaner.raise_known_end(source.end_offset)
 
     def _clean(self, sources: deque[SourceSegment]) -> CleanedSegment | None:
-        """Clean as many adjacent sources as fit into one segment; None if nothing changed."""
+        """Clean the next sources, as many as fit into one segment. None if nothing changed."""
         first = sources[0]
         segment = Segment(self._files, OpenSegments(), self._job.path, first.base_offset, 0)
         segment.suffix = CLEANED
         segment.create()
         segment.first_timestamp = first.first_timestamp
-        output = _Output(self._files, segment, self._job, self._pace)
+        output = _NewSegment(self._files, segment, self._job, self._pace)
         replaced: list[int] = []
-        while sources and output.may_take(sources[0]):
+        while sources and output.can_take(sources[0]):
             source = sources.popleft()
-            mark = self._cleaner.mark()
-            output.mark()
+            saved = self._cleaner.save_state()
+            output.save_state()
             if not self._copy(source, output):
-                output.take_back()
-                self._cleaner.take_back(mark)
+                output.restore_state()
+                self._cleaner.restore_state(saved)
                 sources.appendleft(source)
                 break
             replaced.append(source.base_offset)
             segment.created_ms = source.created_ms
-        segment.set_aborted(self._cleaner.kept_aborted())
+        segment.replace_aborted(self._cleaner.kept_aborted())
         if not output.is_changed and len(replaced) == 1:
             remove_cleaned(self._files, self._job.path)
             return None
         facts = output.finish()
         self._bytes_written += facts.size
-        return CleanedSegment(facts, replaced, self._job.truncations)
+        return CleanedSegment(facts, replaced, self._job.truncation_count)
 
-    def _copy(self, source: SourceSegment, output: "_Output") -> bool:
-        """Add the remaining batches of a segment; False if they do not fit."""
+    def _copy(self, source: SourceSegment, output: "_NewSegment") -> bool:
+        """Add the remaining batches of a source to a new segment. False if they do not fit."""
         cleaner = self._cleaner
-        cleaner.expect(self._aborted_in(source))
+        cleaner.add_aborted(self._aborted_in(source))
         left = source.size
         for batch in self._batches(source):
             left -= int(batch.size())
@@ -229,26 +232,26 @@ class Cleaning:
         path = f"{self._job.path}/{source.base_offset:020d}.log"
         fd = self._files.open(path)
         try:
-            walk = Walk(self._files, fd, 0, source.size, True)
-            paid = 0
+            walk = BatchWalk(self._files, fd, 0, source.size, True)
+            reported = 0
             while (batch := walk.next()) is not None:
                 if batch.end > len(batch.frame):
                     batch = Batch(walk.records(batch), 0, batch.size())
                 yield batch
-                if walk.position - paid >= CHUNK_BYTES:
-                    self._pace(int(walk.position) - paid)
-                    paid = int(walk.position)
+                if walk.position - reported >= CHUNK_BYTES:
+                    self._pace(int(walk.position) - reported)
+                    reported = int(walk.position)
             if walk.error:
                 raise CleaningFailed(
                     f"{path} is damaged at byte {walk.position} ({walk.error}) and is not changed"
                 )
-            self._pace(source.size - paid)
+            self._pace(source.size - reported)
             self._bytes_read += source.size
         finally:
             self._files.close(fd)
 
     def _aborted_in(self, source: SourceSegment) -> list[AbortedTransaction]:
-        """The aborted transactions that overlap a segment, including those that end after it."""
+        """The aborted transactions that overlap a segment, also those that end after it."""
         found: list[AbortedTransaction] = []
         for each in self._aborted_indexes(source.base_offset):
             for transaction in self._load_aborted(each):
@@ -262,10 +265,11 @@ class Cleaning:
         return found
 
     def _aborted_indexes(self, start: int) -> Iterator[AbortedIndex]:
+        """Yield the indexes of all segments with at least this base offset."""
         for source in self._job.sources:
             if source.base_offset >= start:
                 yield AbortedIndex(source.base_offset, source.aborted_size, source.aborted_crc)
-        yield from self._job.later
+        yield from self._job.later_indexes
 
     def _load_aborted(self, index: AbortedIndex) -> list[AbortedTransaction]:
         if index.transactions is not None:
@@ -282,8 +286,8 @@ class Cleaning:
         return decode_aborted(data)
 
 
-class _Output:
-    """A new segment: the remaining batches of its first source, and of later ones that fit."""
+class _NewSegment:
+    """A new segment with the remaining batches of its first source, and of later ones that fit."""
 
     def __init__(
         self, files: Files, segment: Segment, job: CleaningJob, pace: Callable[[int], None]
@@ -294,50 +298,52 @@ class _Output:
         self._pace = pace
         self._pieces: list[Bytes] = []
         self._pending = 0
-        self._marks = 0
+        self._source_count = 0
         self._was_changed = False
         self.is_changed = False
         """Whether a batch differs from its source."""
 
-    def may_take(self, source: SourceSegment) -> bool:
-        """Whether to try to add a source: if it is the first, or probably fits."""
+    def can_take(self, source: SourceSegment) -> bool:
+        """Whether to try to add a source, because it is the first, or probably fits."""
         segment = self._segment
-        if self._marks == 0:
+        if self._source_count == 0:
             return True
         if source.end_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX:
             return False
         size_max = self._job.segment_bytes
         return segment.size + source.size <= size_max or segment.size <= size_max // 2
 
-    def mark(self) -> None:
-        """Save the state before a source, for `take_back`."""
+    def save_state(self) -> None:
+        """Save the state for `restore_state`, before the first batch of a source."""
         self._flush()
-        self._segment.mark()
+        self._segment.save_state()
         self._was_changed = self.is_changed
-        self._marks += 1
+        self._source_count += 1
 
-    def take_back(self) -> None:
+    def restore_state(self) -> None:
         self._pieces.clear()
         self._pending = 0
-        self._segment.take_back()
+        self._segment.restore_state()
         self._files.truncate(self._segment.open().fd, self._segment.size)
         self.is_changed = self._was_changed
 
     def append(self, batch: Batch) -> bool:
-        """Add a batch. False if it does not fit and the segment already has an earlier source."""
+        """Add a batch. False if it does not fit, except for batches of the first source."""
         segment = self._segment
         size = int(batch.size())
-        if self._marks > 1 and not (
+        if self._source_count > 1 and not (
             segment.size + size <= self._job.segment_bytes
-            and segment.has_room(self._job.segment_index_bytes)
+            and segment.has_space_for_entry(self._job.segment_index_bytes)
         ):
             return False
         if segment.size + size > RELATIVE_OFFSET_MAX:
             raise CleaningFailed(f"{segment.stem}.log would grow beyond two gigabytes")
-        gap = self._job.index_interval_bytes
-        segment.note(segment.size, size, batch.last_offset(), batch.max_timestamp, gap)
+        index_interval = self._job.index_interval_bytes
+        segment.index_batch(
+            segment.size, size, batch.last_offset(), batch.max_timestamp, index_interval
+        )
         segment.size += size
-        # Copy it: a view would keep the complete chunk in memory.
+        # A copy, because a view would keep the complete chunk in memory.
         self._pieces.append(batch.frame[batch.start : batch.end])
         self._pending += size
         if self._pending >= CHUNK_BYTES:

@@ -4,7 +4,7 @@ The table stores a 128-bit digest per key, so that an entry takes 24 bytes for a
 one block of memory. It does not store keys and never drops an entry.
 
 1. The table takes at most `bytes_max` (an eighth more while it grows), and fills at most `load_max`
-   of its slots. Beyond that, `put` rejects new keys, but never a known one.
+   of its slots. Then `put` rejects new keys, but never a known one.
 2. Digests use a random salt per table, so that no client can choose two keys with the same digest.
 """
 
@@ -17,8 +17,9 @@ from typing import Final
 LOAD_MAX: Final = 0.9
 _ENTRY_SIZE: Final = 24
 _FIRST_SLOTS: Final = 16_381
-"""The first size is small, because most cleanings are small."""
+"""A new table is small, because most cleanings are small."""
 _GROWTH: Final = 8
+"""The factor by which a full table grows."""
 _DIGEST: Final = struct.Struct("=qQ")
 
 
@@ -31,7 +32,7 @@ class KeyTable:
         self._load_max = load_max
         self._salt = os.urandom(16)
         self._words = _empty(self._slots)
-        self._count_max = self._room()
+        self._count_max = self._keys_max()
         self.count = 0
         """The number of keys."""
 
@@ -55,11 +56,11 @@ class KeyTable:
         return True
 
     def get(self, key: bytes) -> int:
-        """The last offset of a key; -1 if it was never seen."""
+        """The last offset of a key; -1 if the table does not have the key."""
         first, second = _DIGEST.unpack(blake2b(key, digest_size=16, key=self._salt).digest())
         return self._words[self._slot_of(first, second) + 2] - 1
 
-    def _room(self) -> int:
+    def _keys_max(self) -> int:
         """The maximum number of keys. One slot stays free, or a search would not end."""
         return min(int(self._slots * self._load_max), self._slots - 1)
 
@@ -85,7 +86,7 @@ class KeyTable:
         old, slots = self._words, self._slots
         self._slots = min(_prime_up_to(slots * _GROWTH), self._slots_max)
         self._words = _empty(self._slots)
-        self._count_max = self._room()
+        self._count_max = self._keys_max()
         words = self._words
         for at in range(0, slots * 3, 3):
             if old[at + 2]:

@@ -1,8 +1,8 @@
 """Selects the log to compact next and the segments to compact, without reading records.
 
-1. Segments at or above the last stable offset are not cleaned, nor is the active segment, a segment
-   that no checkpoint covers, or one with a record younger than `min.compaction.lag.ms`. A producer
-   snapshot must cover the segments before they are cleaned.
+1. A segment is not cleaned if it is the active one, ends above the last stable offset or above the
+   newest durable producer snapshot, is not covered by a checkpoint, or has a record younger than
+   `min.compaction.lag.ms`. Later segments are not cleaned either.
 2. A log is due if its dirty ratio exceeds `min.cleanable.dirty.ratio`, or if a dirty record is
    older than `max.compaction.lag.ms`. The log with the highest dirty ratio is cleaned first.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.config.topic import TopicConfig
 from headrace.log.compaction.cleaning import AbortedIndex, CleaningJob, last_batches
 from headrace.log.compaction.rules import Rules, SourceSegment
-from headrace.log.compaction.swap_in import vouching_snapshot
+from headrace.log.compaction.swap_in import recovery_snapshot
 from headrace.log.recovery.replay import rebuild_aborted
 from headrace.log.segment import Segment
 from headrace.log.upkeep.retention import newest_ms
@@ -28,10 +28,12 @@ class Cleanable(NamedTuple):
     log: "Log"
     first_dirty_offset: int
     sources: list[Segment]
-    """Begins with the log's first segment."""
+    """The segments to clean, beginning with the log's first segment."""
     clean_bytes: int
+    """The size of the segments below the first dirty offset."""
     dirty_bytes: int
     is_overdue: bool
+    """Whether a dirty record is older than `max.compaction.lag.ms`."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -45,30 +47,30 @@ class Cleanable(NamedTuple):
         return self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
 
 
-def cleanable(
-    log: "Log", last_stable_offset: int, now_ms: int, time_is_trusted: bool = True
+def find_cleanable(
+    log: "Log", last_stable_offset: int, now_ms: int, is_clock_trusted: bool = True
 ) -> Cleanable | None:
-    """The segments of a log that can be cleaned, whether due or not; None if there are none."""
+    """The segments of a log that can be cleaned; None if it has none. The log need not be due."""
     config = log.config
     if not config.compacts or log.is_offline or log.is_closed:
         return None
     if log.durable.replacement is not None and log.durable.replacement.is_pending():
-        # Start-up would attribute its files to the new cleaning, and undo both.
+        # After a crash, start-up would undo both: their files have the same suffixes.
         return None
     if len(log.segments.all) > 1 and log.segments.base_offsets[1] <= log.log_start_offset:
-        # The next job drops the first segment.
+        # The next job removes the first segment.
         return None
-    if config.min_compaction_lag_ms > 0 and not time_is_trusted:
+    if config.min_compaction_lag_ms > 0 and not is_clock_trusted:
         return None
     first_dirty_offset = _first_dirty_offset(log)
-    end_max = min(last_stable_offset, vouching_snapshot(log))
+    end_max = min(last_stable_offset, recovery_snapshot(log))
     oldest_ms = now_ms - config.max_compaction_lag_ms
     sources: list[Segment] = []
     clean_bytes = dirty_bytes = 0
     is_overdue = False
-    for at, segment in enumerate(log.segments.all[:-1]):
-        end = log.segments.base_offsets[at + 1]
-        if end > end_max or segment in log.durable.unsettled or segment.suffix:
+    for index, segment in enumerate(log.segments.all[:-1]):
+        end = log.segments.base_offsets[index + 1]
+        if end > end_max or segment in log.durable.uncovered or segment.suffix:
             break
         if end <= first_dirty_offset:
             clean_bytes += int(segment.size)
@@ -76,7 +78,7 @@ def cleanable(
             break
         else:
             dirty_bytes += int(segment.size)
-            is_overdue = is_overdue or (time_is_trusted and _first_ms(segment) < oldest_ms)
+            is_overdue = is_overdue or (is_clock_trusted and _first_ms(segment) < oldest_ms)
         sources.append(segment)
     if dirty_bytes == 0:
         return None
@@ -112,7 +114,7 @@ def cleaning_job(
     table_bytes_max: int,
     table_load_max: float,
     bytes_per_second_max: float,
-    time_is_trusted: bool,
+    is_clock_trusted: bool,
 ) -> CleaningJob:
     """The description of a cleaning, for the cleaner process."""
     log = found.log
@@ -124,7 +126,7 @@ def cleaning_job(
             found.first_dirty_offset,
             now_ms,
             config.delete_retention_ms,
-            time_is_trusted,
+            is_clock_trusted,
             table_bytes_max,
             table_load_max,
             log.settings.decompressed_bytes_max,
@@ -133,13 +135,13 @@ def cleaning_job(
         config.segment_index_bytes,
         config.index_interval_bytes,
         [
-            _source(segment, log.segments.base_offsets[at + 1])
-            for at, segment in enumerate(found.sources)
+            _source(segment, log.segments.base_offsets[index + 1])
+            for index, segment in enumerate(found.sources)
         ],
         [_aborted_index(log, segment) for segment in log.segments.all[count:]],
         last_batches(log.producers.entries),
         bytes_per_second_max,
-        int(log.truncations),
+        int(log.truncation_count),
     )
 
 

@@ -8,12 +8,12 @@ A worker runs two jobs. Between them, the loop starts to read from the new segme
     second  remove the old files, sync, remove `.swap` from the new names, sync
 
 1. After a crash before the `.swap` names are synced, start-up undoes the replacement. After a later
-   crash, it finishes the replacement (`swap`).
-2. The checkpoint does not list segments that a crash can leave half replaced, so start-up reads
-   them.
-3. Segments are replaced in the order of their offsets. A later segment can lack a tombstone because
-   of an earlier one, so it must not be used with the old version of the earlier one.
-4. It is the only job of the log, so no other job changes the files.
+   crash, it finishes the replacement (`recovery/leftovers.py`).
+2. During the replacement, the checkpoint does not list its segments, so start-up scans them.
+3. Segments are replaced in the order of their offsets. A compacted segment can lack a tombstone
+   because the compaction of an earlier segment has removed the older records of its key. So it must
+   not be used with the old version of that segment.
+4. The log has no other job during a job of the replacement, so no other job changes the files.
 5. A truncation makes all earlier cleanings invalid. The cleaner can have read records that no
    longer exist, and the last remaining segment receives new records.
 6. A truncation first finishes or undoes a replacement whose job failed (`settle`). Otherwise
@@ -29,7 +29,7 @@ from headrace.log.recovery.leftovers import CLEANED, SWAP
 from headrace.log.recovery.replay import snapshot_path
 from headrace.log.segment import SUFFIXES, Segment
 from headrace.log.upkeep.checkpoints import LOG_CHECKPOINT, SegmentFacts, encode_log_checkpoint
-from headrace.log.upkeep.durability import checkpoint_below, take_facts
+from headrace.log.upkeep.durability import apply_facts, checkpoint_below
 from headrace.log.upkeep.jobs import PASSING, LogJob
 
 if TYPE_CHECKING:
@@ -39,29 +39,30 @@ _LOG = logging.getLogger(__name__)
 
 
 class Replacement:
-    """Replaces segments by a new one. A worker runs `first_job` and `second_job`."""
+    """One replacement. A worker runs `first_job`, then `second_job`."""
 
     def __init__(self, log: "Log", cleaned: CleanedSegment, sources: Sequence[Segment]) -> None:
         self._log = log
         self._sources = sources
-        self._truncations = cleaned.truncations
-        self._segment = _segment_of(log, cleaned.facts, sources[-1])
+        self._truncation_count = cleaned.truncation_count
+        self._segment = _new_segment(log, cleaned.facts, sources[-1])
         self._is_in_log = False
         self._is_undone = False
 
     def is_possible(self) -> bool:
-        """Whether the log still has the cleaned segments, covered by checkpoint and snapshot."""
+        """Whether the log still has the old segments, covered by checkpoint and snapshot."""
         log = self._log
-        if log.is_closed or log.is_offline or log.truncations != self._truncations:
+        if log.is_closed or log.is_offline or log.truncation_count != self._truncation_count:
             return False
-        at = self._position()
+        start = self._index_in_log()
+        end = start + len(self._sources)
         sources = self._sources
         return (
-            at >= 0
-            and log.segments.all[at : at + len(sources)] == sources
-            and at + len(sources) < len(log.segments.all)
-            and vouching_snapshot(log) >= log.segments.base_offsets[at + len(sources)]
-            and not any(segment.suffix or segment in log.durable.unsettled for segment in sources)
+            start >= 0
+            and log.segments.all[start:end] == sources
+            and end < len(log.segments.all)
+            and recovery_snapshot(log) >= log.segments.base_offsets[end]
+            and not any(segment.suffix or segment in log.durable.uncovered for segment in sources)
         )
 
     def first_job(self) -> LogJob:
@@ -69,26 +70,26 @@ class Replacement:
         durable = log.durable
         assert durable.job is None, "a job is in progress"
         job = LogJob(log.files)
-        job.sync_later(snapshot_path(log.path, vouching_snapshot(log)))
+        job.sync_file_if_exists(snapshot_path(log.path, recovery_snapshot(log)))
         checkpoint = checkpoint_below(log, int(durable.recovery_point), without=self._sources)
         job.replace(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(checkpoint))
         for suffix in reversed(SUFFIXES):
             path = self._segment.stem + suffix
             job.rename(path + CLEANED, path + SWAP)
         job.sync_directory(log.path)
-        durable.begin(job)
-        durable.begin_replacement(self)
+        durable.begin_job(job)
+        durable.set_replacement(self)
         return job
 
     def first_done(self, job: LogJob) -> bool:
-        """Put the new segment into the list. False if the job failed."""
+        """Put the new segment into the log, after the first job. False if that job failed."""
         log = self._log
-        log.durable.end()
+        log.durable.end_job()
         if job.error is not None or log.is_closed:
             self._failed(job.error)
             return False
-        for source in log.segments.replace(self._position(), len(self._sources), self._segment):
-            source.forget()
+        for source in log.segments.replace(self._index_in_log(), len(self._sources), self._segment):
+            source.close()
         self._is_in_log = True
         return True
 
@@ -106,19 +107,19 @@ class Replacement:
             path = first.stem + suffix
             job.rename(path + SWAP, path)
         job.sync_directory(log.path)
-        log.durable.begin(job)
+        log.durable.begin_job(job)
         return job
 
     def second_done(self, job: LogJob) -> bool:
-        """False if the second job must be repeated later."""
+        """Complete the replacement, after the second job. False if that job must be repeated."""
         log = self._log
-        log.durable.end()
+        log.durable.end_job()
         if job.error is not None or log.is_closed:
             self._failed(job.error)
             return not self.is_unfinished()
         self._segment.suffix = ""
-        log.durable.end_replacement()
-        self._ask_for_checkpoint()
+        log.durable.clear_replacement()
+        self._request_checkpoint()
         return True
 
     def is_unfinished(self) -> bool:
@@ -139,11 +140,11 @@ class Replacement:
         log = self._log
         job = LogJob(log.files)
         self.add_undo(job)
-        log.durable.begin(job)
+        log.durable.begin_job(job)
         return job
 
     def add_undo(self, job: LogJob) -> None:
-        """Add steps to a job that undo this replacement, if its first job failed."""
+        """Add steps to a job that undo this replacement, unless the log uses the new segment."""
         if self._is_in_log or self._is_undone:
             return
         for suffix in SUFFIXES:
@@ -158,12 +159,12 @@ class Replacement:
         self._is_undone = True
 
     def undo_done(self) -> None:
-        """Apply the undo job. If it failed, the log's next job retries before its checkpoint."""
-        self._log.durable.end()
-        self._ask_for_checkpoint()
+        """End the undo job. If it failed, the log's next job retries before its checkpoint."""
+        self._log.durable.end_job()
+        self._request_checkpoint()
 
     def settle(self) -> None:
-        """Finish or undo the replacement. Waits for the disk; OSError if that failed."""
+        """Finish or undo the replacement. Waits for the disk. Raises OSError if that failed."""
         if not self.is_pending():
             return
         job = self.second_job() if self._is_in_log else self.undo_job()
@@ -175,20 +176,20 @@ class Replacement:
         if job.error is not None:
             raise job.error
 
-    def _ask_for_checkpoint(self) -> None:
-        """Request a checkpoint that covers the new segment, so that start-up need not read it."""
+    def _request_checkpoint(self) -> None:
+        """Request a checkpoint that covers the segments, so that start-up need not scan them."""
         self._log.durable.request_checkpoint()
-        self._log.durable.want_job()
+        self._log.durable.request_job()
 
-    def _position(self) -> int:
-        """The index of the first old segment in the log; -1 if it is not there."""
+    def _index_in_log(self) -> int:
+        """The index of the first old segment in the log; -1 if the log no longer has it."""
         try:
             return self._log.segments.all.index(self._sources[0])
         except ValueError:
             return -1
 
     def _failed(self, error: OSError | None) -> None:
-        """Log a temporary error, which only loses this cleaning. Others take the log offline."""
+        """Process the error of a job. An error that is not temporary takes the log offline."""
         if error is None or self._log.is_closed:
             return
         if error.errno in PASSING:
@@ -201,20 +202,20 @@ class Replacement:
             self._log.go_offline(error)
 
 
-def vouching_snapshot(log: "Log") -> int:
-    """The offset of the snapshot that start-up uses. It does not need batches below that offset."""
+def recovery_snapshot(log: "Log") -> int:
+    """The offset of the snapshot that start-up loads. It needs no batch below this offset."""
     return max(
         (offset for offset in log.durable.snapshots if offset <= log.durable.recovery_point),
         default=0,
     )
 
 
-def _segment_of(log: "Log", facts: SegmentFacts, last: Segment) -> Segment:
+def _new_segment(log: "Log", facts: SegmentFacts, last: Segment) -> Segment:
     segment = Segment(log.files, log.cache, log.path, facts.base_offset, facts.created_ms)
     segment.suffix = SWAP
     segment.size = facts.size
     segment.is_sealed = True
-    segment.synced_entry = True
+    segment.is_name_synced = True
     segment.appended_ms = last.appended_ms
-    take_facts(segment, facts)
+    apply_facts(segment, facts)
     return segment

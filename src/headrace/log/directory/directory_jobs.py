@@ -10,34 +10,37 @@ DELETE_SUFFIX = "-delete"
 _LOG = logging.getLogger(__name__)
 
 
-class Aside:
-    """Renames directories of deleted partitions, and collects them for a worker."""
+class DeletedDirectories:
+    """Renames the directories of deleted partitions, until a worker removes them."""
 
     def __init__(self, files: Files, parent: str) -> None:
         self._files = files
         self._parent = parent
         self.paths: list[str] = []
+        """The renamed directories."""
         self.unopened: set[str] = set()
-        """Directories of new partitions whose logs could not be opened yet."""
+        """Directories of new partitions whose logs are not opened yet."""
 
-    def free_path(self, name: str, ending: str) -> str:
+    def unused_path(self, name: str, ending: str) -> str:
+        """A new path for a directory, with this ending."""
         # A file name has at most 255 bytes.
         suffix = f".{uuid.uuid4().hex}{ending}"
         return f"{self._parent}/{name[: 255 - len(suffix)]}{suffix}"
 
     def rename(self, name: str) -> None:
         self.unopened.discard(name)
-        path, target = f"{self._parent}/{name}", self.free_path(name, DELETE_SUFFIX)
+        path, target = f"{self._parent}/{name}", self.unused_path(name, DELETE_SUFFIX)
         try:
             self._files.rename(path, target)
         except FileNotFoundError:
-            return  # It was lost before the start.
+            return  # The partition was lost before the start.
         except OSError as error:
             _LOG.warning("deleted partition not removed: path=%s error=%s", path, error)
             return
         self.paths.append(target)
 
-    def removal(self) -> "RemoveDirectories | None":
+    def removal_job(self) -> "RemoveDirectories | None":
+        """A job that removes the directories that were renamed since the last call."""
         paths, self.paths = self.paths, []
         return RemoveDirectories(self._files, self._parent, paths) if paths else None
 
@@ -45,7 +48,7 @@ class Aside:
 class RemoveDirectories:
     """Removes the renamed directories of deleted partitions, in a worker.
 
-    It first syncs the new names, so that a power failure cannot restore a partly removed directory
+    First syncs the new names, so that a power failure cannot restore a partly removed directory
     under its old name.
     """
 

@@ -1,16 +1,17 @@
 """Proves that a data directory still contains everything that its last broker process wrote.
 
-Owns `headrace-incarnation`, which a broker writes at each registration, and a witness file that
-this marker names. Waits for the disk.
+Owns `headrace-incarnation`, the marker that a broker writes at each registration, and the witness,
+an empty file that the marker names. Waits for the disk.
 
-1. After a kill, the page cache still has all writes. The marker proves them if the page cache is
-   the same: same boot of the machine, same mount of the file system.
-2. A copy of a directory has another inode number and change time of the witness. So a restored
-   copy, which can be older than the last write, proves nothing.
-3. When a log fails, the proof is withdrawn, because the kernel drops unwritten pages then.
+1. After a kill, the page cache still has all writes. The marker proves this if the machine has not
+   booted and the file system was not mounted since.
+2. In a copy of the directory, the witness has another inode number and change time. So a copy,
+   which can lack the last writes, proves nothing.
+3. When a log fails, the broker withdraws the proof, because the kernel can have dropped unwritten
+   pages.
 
-Limits: a file system snapshot that is rolled back without unmounting keeps the witness. If a file
-system has no entry in /sys/fs, only the boot is compared, not the mount.
+Limits: if a file system is set back to a snapshot without unmounting, the witness stays valid. If a
+file system has no entry in /sys/fs, only the boot is compared, not the mount.
 """
 
 import json
@@ -26,14 +27,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class Incarnation(NamedTuple):
+    """The proof that a marker gives."""
+
     broker_epoch: int = -1
     """The last registration that wrote to the directory; -1 for a copy or an unreadable marker."""
     is_cached: bool = False
-    """Whether the page cache still has everything that was written under it."""
+    """Whether the page cache still has everything that this registration wrote."""
 
 
 def read(files: Files, directory: str) -> Incarnation:
-    """Return the proof of the marker in a directory."""
+    """Read the marker of a directory."""
     try:
         content = json.loads(files.read_file(f"{directory}/{MARKER}"))
         broker_epoch = int(content["broker_epoch"])
@@ -48,7 +51,7 @@ def read(files: Files, directory: str) -> Incarnation:
 
 
 def write(files: Files, directory: str, broker_epoch: int) -> None:
-    """Record that the directory is written under this registration."""
+    """Write the marker for a new registration."""
     witness = f"{_WITNESS_PREFIX}{broker_epoch}"
     try:
         files.write_file(f"{directory}/{witness}", b"", sync=True)
@@ -61,7 +64,7 @@ def write(files: Files, directory: str, broker_epoch: int) -> None:
 
 
 def withdraw(files: Files, directory: str, broker_epoch: int) -> None:
-    """Withdraw the proof until another process registers."""
+    """Make the marker prove nothing, until another process registers."""
     witness = f"{_WITNESS_PREFIX}{broker_epoch}"
     try:
         _write(files, directory, broker_epoch, witness, "")

@@ -2,12 +2,12 @@
 
 Loop thread only, like the logs; start-up, `create` and `close` wait for the disk.
 
-1. One process at a time uses it: the lock is held from `open` to `close`.
+1. One process at a time uses the directory: it holds the lock from `open` to `close`.
 2. The clean-shutdown marker is written last, and is removed before the first append. It is valid
-   only under the expected broker epoch (I17). After a kill, the marker of `incarnation` applies.
-3. A directory is served only for the topic id that it was created for (B10). A directory of an
-   unknown topic stays for `remove_strays`. One whose partition was reassigned to other brokers is
-   removed.
+   only for the expected broker epoch (I17). After a kill, the marker of `incarnation` applies.
+3. A partition directory is served only for the topic id that it was created for (B10). A directory
+   of an unknown topic stays until `remove_strays`. A directory whose partition was reassigned to
+   other brokers is removed.
 """
 
 import errno
@@ -21,28 +21,28 @@ from functools import partial
 from uuid import UUID
 
 from headrace.config.topic import TopicConfig
-from headrace.env.clock import Clock, Trust
+from headrace.env.clock import Clock, WallClockCheck
 from headrace.env.files import DirectoryInUse, Files
 from headrace.env.rate_limited_log import RecurringProblem
 from headrace.log import errors
 from headrace.log.directory import incarnation, offset_files
 from headrace.log.directory.directory_jobs import (
     DELETE_SUFFIX,
-    Aside,
+    DeletedDirectories,
     RemoveDirectories,
     WriteCheckpoints,
 )
 from headrace.log.directory.incarnation import Incarnation
-from headrace.log.directory.offset_files import Hints
-from headrace.log.directory.owner import (
+from headrace.log.directory.offset_files import KafkaOffsets
+from headrace.log.directory.partition_directories import (
     belongs_to,
     is_empty,
-    named,
     parse_partition,
+    read_topic_id,
+    summary,
     write_topic_id,
-    written_topic_id,
 )
-from headrace.log.directory.recorded import Recorded
+from headrace.log.directory.recorded_partitions import RecordedPartitions
 from headrace.log.file import OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery.opening import recover
@@ -75,18 +75,18 @@ class LogDirectory:
         self.path = os.path.abspath(path)
         self.files = files
         self.clock = clock
-        self.trust = Trust(clock)
+        self.wall_clock_check = WallClockCheck(clock)
         self.settings = (settings or LogSettings())._replace(
             failed=self._log_failed, rejected=self._write_rejected
         )
         self.cache = OpenSegments(open_max)
-        self._unwritable = RecurringProblem(_LOG, clock.monotonic)
-        self._rejections = RecurringProblem(_LOG, clock.monotonic)
+        self._checkpoint_problem = RecurringProblem(_LOG, clock.monotonic)
+        self._write_problem = RecurringProblem(_LOG, clock.monotonic)
         self.was_clean = False
         """Whether the previous process shut down cleanly."""
         self.previous_broker_epoch = -1
         self.incarnation = Incarnation()
-        """The proof that the marker of the last registration gives."""
+        """The proof of the marker of the last registration."""
         self._broker_epoch = -1
         """The current registration."""
         self._has_failed = False
@@ -95,23 +95,23 @@ class LogDirectory:
         """The content of meta.properties: cluster.id, node.id, directory.id."""
         self.directory_id = id_text(uuid.uuid4())
         """A new directory gets a new id."""
-        self.found: list[TopicPartition] = []
+        self.unopened: list[TopicPartition] = []
         """Partition directories on disk that are not opened yet."""
         self.strays: list[str] = []
-        """Directories of former topics, renamed because a topic of the same name exists."""
+        """Directories of former topics, renamed because a new topic has the same name."""
         self._stray_ids: dict[str, UUID] = {}
         """The recorded topic ids of directories that this process has renamed."""
-        self.lost_files = 0
+        self.lost_file_count = 0
         """The number of files that recovery has set aside since the start."""
         self.high_watermarks: dict[TopicPartition, int] = {}
         """From the checkpoint of the previous process."""
         self._deleted: dict[TopicPartition, Log] = {}
         """Deleted partitions whose directories are not renamed yet."""
-        self._aside = Aside(files, self.path)
-        self._hints: dict[TopicPartition, Hints] = {}
-        self.recorded = Recorded(files, self.path)
+        self._deleted_directories = DeletedDirectories(files, self.path)
+        self._kafka_offsets: dict[TopicPartition, KafkaOffsets] = {}
+        self.recorded = RecordedPartitions(files, self.path)
         self._checkpointing: WriteCheckpoints | None = None
-        self._former: set[TopicPartition] = set()
+        self._deleted_before: set[TopicPartition] = set()
         """Deleted partitions. Kafka's checkpoint files can still have their offsets."""
         self._logs: dict[TopicPartition, Log] = {}
         self._lock = -1
@@ -148,16 +148,16 @@ class LogDirectory:
         self._read_marker(expected_broker_epoch)
         self.incarnation = incarnation.read(self.files, self.path)
         self.high_watermarks = offset_files.read_high_watermarks(self.files, self.path)
-        self._hints = offset_files.read_hints(self.files, self.path)
+        self._kafka_offsets = offset_files.read_kafka_offsets(self.files, self.path)
         for info in self.files.list_directory(self.path):
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
-                self._aside.paths.append(self._file(info.name))
+                self._deleted_directories.paths.append(self._file(info.name))
             elif info.is_directory and info.name.endswith(STRAY_SUFFIX):
                 self.strays.append(info.name)
             elif info.is_directory:
                 partition = parse_partition(info.name)
                 if partition is not None:
-                    self.found.append(partition)
+                    self.unopened.append(partition)
         self._find_lost()
 
     def abandon(self) -> None:
@@ -182,10 +182,14 @@ class LogDirectory:
 
     def _find_lost(self) -> None:
         # A clean stop also records directories that were renamed before.
-        aside = [] if self.was_clean else [*self.strays, *map(os.path.basename, self._aside.paths)]
-        self.recorded.read(set(map(str, self.found)), self.incarnation.is_cached, aside)
+        aside = (
+            []
+            if self.was_clean
+            else [*self.strays, *map(os.path.basename, self._deleted_directories.paths)]
+        )
+        self.recorded.read(set(map(str, self.unopened)), self.incarnation.is_cached, aside)
         lost = filter(None, map(parse_partition, self.recorded.lost))
-        if names := named(list(lost)):
+        if names := summary(list(lost)):
             message = (
                 "segments were removed while the broker was stopped, so no log of this broker "
             )
@@ -193,8 +197,8 @@ class LogDirectory:
             _LOG.error(message, self.path, names)
 
     @property
-    def _is_kept(self) -> bool:
-        """Whether all writes of the previous process are here, except for removed files."""
+    def _has_all_writes(self) -> bool:
+        """Whether the directory has all writes of the previous process, except removed files."""
         return self.was_clean or self.incarnation.is_cached
 
     def claim(self, cluster_id: str, node_id: int, **more: str) -> None:
@@ -223,7 +227,7 @@ class LogDirectory:
 
     @property
     def kept_epoch(self) -> int:
-        """The registration whose writes are all still in this directory; -1 if unproven."""
+        """The broker epoch whose writes are all still in this directory; -1 without a proof."""
         if self.recorded.lost:
             return -1
         if self.was_clean:
@@ -232,11 +236,11 @@ class LogDirectory:
 
     @property
     def last_epoch(self) -> int:
-        """The last registration of this directory, whatever was lost since; -1 if unknown."""
+        """The last broker epoch that wrote to this directory; -1 if unknown."""
         return self.previous_broker_epoch if self.was_clean else self.incarnation.broker_epoch
 
     def registered(self, broker_epoch: int) -> None:
-        """Record the registration under which the logs are written from now on."""
+        """Store the new registration of this broker in the marker."""
         if not self._has_failed:
             self._broker_epoch = broker_epoch
             incarnation.write(self.files, self.path, broker_epoch)
@@ -249,7 +253,7 @@ class LogDirectory:
             incarnation.withdraw(self.files, self.path, self._broker_epoch)
 
     def _write_rejected(self, partition: TopicPartition, error: OSError) -> None:
-        self._rejections.log(
+        self._write_problem.log(
             f"write failed, records rejected: directory={self.path} partition={partition} "
             f"error={error}"
         )
@@ -257,21 +261,21 @@ class LogDirectory:
     def load(
         self,
         wanted: Mapping[TopicPartition, tuple[UUID, TopicConfig]],
-        moved: Mapping[TopicPartition, UUID] | None = None,
+        reassigned: Mapping[TopicPartition, UUID] | None = None,
         only_copies: Container[TopicPartition] = (),
     ) -> None:
-        """Open the logs that the cluster knows of. Others stay in `found`, and are logged.
+        """Open the logs of the `wanted` partitions. Others stay in `unopened`, and are logged.
 
-        `moved` are partitions that only other brokers have now: theirs are removed. No other
-        broker holds all committed records of `only_copies`: a lost one stays offline.
+        `reassigned` partitions are now only on other brokers, so their directories are removed.
+        Only this broker has all committed records of `only_copies`, so a lost one stays offline.
         """
-        for partition, topic_id in (moved or {}).items():
-            if partition in self.found and belongs_to(
+        for partition, topic_id in (reassigned or {}).items():
+            if partition in self.unopened and belongs_to(
                 self.files, self._file(str(partition)), topic_id
             ):
-                self.found.remove(partition)
+                self.unopened.remove(partition)
                 self._rename_aside(str(partition))
-        for partition in self.found:
+        for partition in self.unopened:
             if partition not in wanted:
                 continue
             topic_id, config = wanted[partition]
@@ -279,7 +283,7 @@ class LogDirectory:
                 self._logs[partition] = self._lost_log(partition, topic_id, config)
                 continue
             try:
-                if not self._is_for(partition, topic_id):
+                if not self._belongs_or_set_aside(partition, topic_id):
                     continue
                 log = self._open_log(partition, topic_id, config, self.was_clean)
             except OSError as error:
@@ -292,16 +296,16 @@ class LogDirectory:
             self._record_opened(log)
         for name in [each for each in self.recorded.lost if parse_partition(each) not in wanted]:
             self.recorded.remove(name)
-        self.found = [partition for partition in self.found if partition not in wanted]
-        if self.found:
-            names = named(self.found)
+        self.unopened = [partition for partition in self.unopened if partition not in wanted]
+        if self.unopened:
+            names = summary(self.unopened)
             _LOG.warning(
                 "partitions of unknown topics: directory=%s partitions=%s", self.path, names
             )
-        if self.lost_files:
+        if self.lost_file_count:
             message = "recovery set files aside, 'headrace log check' lists them: dir=%s files=%d"
-            _LOG.error(message, self.path, self.lost_files)
-        # Appends can follow. A crash after this point must not look like a clean shutdown.
+            _LOG.error(message, self.path, self.lost_file_count)
+        # After appends, a crash must not look like a clean shutdown.
         if self.files.exists(self._file(checkpoints.CLEAN_SHUTDOWN)):
             self.files.remove(self._file(checkpoints.CLEAN_SHUTDOWN))
             self.files.sync_directory(self.path)
@@ -325,14 +329,14 @@ class LogDirectory:
 
     # Partitions
 
-    def _is_for(self, partition: TopicPartition, topic_id: UUID) -> bool:
+    def _belongs_or_set_aside(self, partition: TopicPartition, topic_id: UUID) -> bool:
         """Whether a directory belongs to this topic; if not, it is renamed."""
         path = self._file(str(partition))
         if belongs_to(self.files, self._file(str(partition)), topic_id):
-            if written_topic_id(self.files, path) != topic_id:
+            if read_topic_id(self.files, path) != topic_id:
                 write_topic_id(self.files, path, topic_id)
             return True
-        aside = self._aside.free_path(str(partition), STRAY_SUFFIX)
+        aside = self._deleted_directories.unused_path(str(partition), STRAY_SUFFIX)
         former_id = self.recorded.ids.get(str(partition))
         self.recorded.remove(str(partition))
         self.files.rename(path, aside)
@@ -350,21 +354,23 @@ class LogDirectory:
     ) -> Log:
         path = self._file(str(partition))
         now_ms = self.clock.wall_ms()
-        hints = self._hints_for(partition)
+        kafka_offsets = self._kafka_offsets_of(partition)
         settings = self.settings
-        state = recover(self.files, self.cache, path, config, settings, now_ms, hints, is_synced)
-        self.lost_files += state.lost_files
+        state = recover(
+            self.files, self.cache, path, config, settings, now_ms, kafka_offsets, is_synced
+        )
+        self.lost_file_count += state.lost_file_count
         if self.recorded.checkpointed.get(str(partition), topic_id) != topic_id:
             self.high_watermarks.pop(partition, None)
         log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
-        if hints is not None:
-            log.cleaned_to(hints.first_dirty_offset)
+        if kafka_offsets is not None:
+            log.set_first_dirty_offset(kafka_offsets.first_dirty_offset)
         if log.is_offline:
             self._log_failed(partition, IncompleteFiles(log.offline_reason))
         return log
 
     def _record_opened(self, log: Log) -> None:
-        """Record a log of an earlier start, unless the disk is full: the next checkpoint has it."""
+        """Record a log of an earlier start. On a full disk, the next checkpoint records it."""
         try:
             self.recorded.add(str(log.partition), log.topic_id)
         except OSError as error:
@@ -378,7 +384,7 @@ class LogDirectory:
         return self.recorded.lost.get(str(partition)) == topic_id
 
     def _lost_log(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
-        """An offline log. Its files stay unchanged, so that the next start finds it lost again."""
+        """An offline log for a lost partition. Nothing is written, so the loss stays detectable."""
         reason = "its segments were removed while the broker was stopped"
         return self._offline_log(partition, topic_id, config, reason)
 
@@ -394,18 +400,18 @@ class LogDirectory:
         self._log_failed(partition, IncompleteFiles(log.offline_reason))
         return log
 
-    def _hints_for(self, partition: TopicPartition) -> Hints | None:
-        """The offsets in Kafka's checkpoint files, unless they are of an earlier partition."""
-        hints = self._hints.get(partition)
+    def _kafka_offsets_of(self, partition: TopicPartition) -> KafkaOffsets | None:
+        """The offsets in Kafka's checkpoint files; None if they are of an earlier partition."""
+        kafka_offsets = self._kafka_offsets.get(partition)
         path = self._file(str(partition))
-        if hints is None and partition not in self._former:
+        if kafka_offsets is None and partition not in self._deleted_before:
             return None
         marker = f"{path}/{checkpoints.NEW_LOG}"
         has_checkpoint = self.files.exists(f"{path}/{checkpoints.LOG_CHECKPOINT}")
         if not has_checkpoint and is_empty(self.files, path):
             self.files.write_file(marker, b"", sync=False)
             self.files.sync_directory(path)
-        return None if self.files.exists(marker) else hints
+        return None if self.files.exists(marker) else kafka_offsets
 
     def create(
         self,
@@ -415,7 +421,10 @@ class LogDirectory:
         *,
         is_only_copy: bool = False,
     ) -> Log:
-        """The log of a partition: the one that is open, or on disk, or a new one."""
+        """The log of a partition. Opens or creates it if necessary.
+
+        With `is_only_copy`, a lost partition stays offline.
+        """
         log = self._logs.get(partition)
         if log is not None and log.topic_id == topic_id:
             return log
@@ -431,34 +440,38 @@ class LogDirectory:
         except OSError as error:
             raise errors.not_written(partition, error) from None
         self._logs[partition] = log
-        if partition in self.found:
-            self.found.remove(partition)
+        if partition in self.unopened:
+            self.unopened.remove(partition)
         return log
 
     def _create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         path = self._file(str(partition))
-        is_synced = self.was_clean and partition in self.found
-        if not self.files.exists(path) or not self._is_for(partition, topic_id):
+        is_synced = self.was_clean and partition in self.unopened
+        if not self.files.exists(path) or not self._belongs_or_set_aside(partition, topic_id):
             self.files.make_directory(path)
-            self._aside.unopened.add(str(partition))
+            self._deleted_directories.unopened.add(str(partition))
             write_topic_id(self.files, path, topic_id)
-            is_synced = True  # The directory is empty: no entry of it has to be synced.
+            is_synced = True  # The directory is new, so recovery relies on no entry of it.
         log = self._open_log(partition, topic_id, config, is_synced)
         self.recorded.add(str(partition), topic_id)
-        self._aside.unopened.discard(str(partition))
+        self._deleted_directories.unopened.discard(str(partition))
         return log
 
-    def check_complete(self, log: Log) -> None:
-        """Take a log of an in-sync replica offline if it was cut or is an older copy."""
+    def go_offline_if_incomplete(self, log: Log) -> None:
+        """Take the log of an in-sync replica offline if it lacks committed records."""
         committed = self.high_watermarks.get(log.partition, 0)
-        if self._is_kept and log.log_end_offset < committed:
+        if self._has_all_writes and log.log_end_offset < committed:
             end = int(log.log_end_offset)
             reason = f"it ends at offset {end}, below its high watermark {committed}"
             log.go_offline(IncompleteFiles(reason), reason)
 
-    def compacted(self) -> list[TopicPartition]:
+    def compacted_partitions(self) -> list[TopicPartition]:
         """The partitions with compacted records, by the cleaner's checkpoint."""
-        return [each for each, hints in self._hints.items() if hints.first_dirty_offset > 0]
+        return [
+            each
+            for each, kafka_offsets in self._kafka_offsets.items()
+            if kafka_offsets.first_dirty_offset > 0
+        ]
 
     def get(self, partition: TopicPartition) -> Log | None:
         return self._logs.get(partition)
@@ -467,22 +480,22 @@ class LogDirectory:
         return list(self._logs.values())
 
     def delete(self, partition: TopicPartition) -> None:
-        """Remove a partition from memory. `put_aside` and `removal` then remove its files."""
+        """Remove a partition from memory. `put_aside` and `removal_job` remove its files later."""
         log = self._logs.pop(partition)
         self.recorded.remove(str(partition))
-        self._former.add(partition)
-        self._hints.pop(partition, None)
+        self._deleted_before.add(partition)
+        self._kafka_offsets.pop(partition, None)
         log.abandon()
         self.high_watermarks.pop(partition, None)
         self._deleted[partition] = log
 
     def discard(self, partition: TopicPartition) -> None:
-        """Rename the directory of a new partition if `create` failed, so that `removal` has it."""
-        if str(partition) in self._aside.unopened:
+        """Rename the directory of a new partition whose `create` failed, for `removal_job`."""
+        if str(partition) in self._deleted_directories.unopened:
             self._rename_aside(str(partition))
 
     def put_aside(self) -> bool:
-        """Rename the directory of one deleted partition; False if there is none."""
+        """Rename the directory of one deleted partition. False if no such partition is left."""
         if not self._deleted:
             return False
         self._put_aside(next(iter(self._deleted)))
@@ -491,7 +504,7 @@ class LogDirectory:
     def _put_aside(self, partition: TopicPartition) -> None:
         log = self._deleted.pop(partition)
         for segment in log.segments.all:
-            segment.forget()
+            segment.close()
         self._rename_aside(str(partition))
 
     def recorded_id(self, name: str) -> UUID | None:
@@ -499,34 +512,34 @@ class LogDirectory:
         return self._stray_ids.get(name) or self.recorded.ids.get(name)
 
     def remove_strays(self, names: Collection[str]) -> None:
-        """Rename directories from `found` or `strays`, so that `removal` removes them."""
-        self.found = [partition for partition in self.found if str(partition) not in names]
+        """Rename directories from `unopened` or `strays`, so that `removal_job` removes them."""
+        self.unopened = [partition for partition in self.unopened if str(partition) not in names]
         self.strays = [stray for stray in self.strays if stray not in names]
         for name in names:
             self._rename_aside(name)
 
     def _rename_aside(self, name: str) -> None:
         self.recorded.remove(name)
-        self._aside.rename(name)
+        self._deleted_directories.rename(name)
 
-    def removal(self) -> RemoveDirectories | None:
+    def removal_job(self) -> RemoveDirectories | None:
         """A job that removes all directories that were renamed since the last call."""
-        return self._aside.removal()
+        return self._deleted_directories.removal_job()
 
     # Upkeep
 
-    def tick(self, now_ms: int) -> list[Log]:
-        """The logs with a job that is due, even if no client writes to them."""
+    def logs_with_due_jobs(self, now_ms: int) -> list[Log]:
+        """The logs with a job that is due."""
         return [log for log in self._logs.values() if durability.is_due(log, now_ms)]
 
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Apply retention to all logs; by time only while the clocks agree (I31)."""
-        now_ms, by_time = self.clock.wall_ms(), self.trust.is_given()
+        """Apply retention to all logs; by time only while the wall clock is trusted (I31)."""
+        now_ms, by_time = self.clock.wall_ms(), self.wall_clock_check.is_trusted()
         for partition, log in self._logs.items():
             log.apply_retention(now_ms, high_watermarks.get(partition, 0), by_time)
 
     def expire_producers(self, expiration_ms: int) -> int:
-        """Remove idempotent producers that were inactive for this long; returns their number."""
+        """Remove the producers that were idle for this long from all logs; returns their number."""
         now = self.clock.monotonic()
         return sum(log.producer_expiry.run(log, now, expiration_ms) for log in self.logs())
 
@@ -537,27 +550,27 @@ class LogDirectory:
             self.recorded.written()
         contents = offset_files.encode_all(self._logs, high_watermarks)
         ids = {str(partition): log.topic_id for partition, log in self._logs.items()}
-        self._checkpointing = self._writing(contents + self.recorded.checkpoint(ids))
+        self._checkpointing = self._write_job(contents + self.recorded.checkpoint(ids))
         return self._checkpointing
 
     def cleaner_checkpoint_job(self) -> WriteCheckpoints:
         """A job that writes the checkpoint file with the first dirty offsets."""
-        return self._writing([offset_files.encode_cleaner_offsets(self._logs)])
+        return self._write_job([offset_files.encode_cleaner_offsets(self._logs)])
 
-    def _writing(self, contents: list[tuple[str, bytes]]) -> WriteCheckpoints:
+    def _write_job(self, contents: list[tuple[str, bytes]]) -> WriteCheckpoints:
         files = [(self._file(name), data) for name, data in contents]
-        return WriteCheckpoints(self.files, files, self._unwritable)
+        return WriteCheckpoints(self.files, files, self._checkpoint_problem)
 
     # Stop
 
     def close(self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int = -1) -> bool:
         """Close all logs. True if the next start needs no recovery."""
-        return closing.run(self.close_in_steps(high_watermarks, broker_epoch))
+        return closing.run_to_end(self.close_in_steps(high_watermarks, broker_epoch))
 
     def close_in_steps(
         self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int = -1
     ) -> closing.Steps:
-        """Make all logs durable, then write the marker. Yields progress as `close_all` does.
+        """Close all logs, then write the marker. Yields progress as `close_all` does.
 
         No job may be running. A job that has not started is dropped.
         """

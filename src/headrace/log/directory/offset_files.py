@@ -2,8 +2,8 @@
 
 Recovery uses their offsets only if a partition has no `headrace-checkpoint`.
 
-1. A row has no topic id. So `headrace-topic-ids` (`recorded`) is written after these files: a
-   recreated topic must not get the high watermark of the former topic.
+1. A row has no topic id. So `headrace-topic-ids` (`recorded_partitions`) is written after these
+   files: a recreated topic must not get the high watermark of the former topic.
 """
 
 import logging
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-class Hints:
+class KafkaOffsets:
     """The offsets of one partition in Kafka's checkpoint files."""
 
     __slots__ = ("first_dirty_offset", "log_start_offset", "recovery_point")
@@ -31,15 +31,16 @@ class Hints:
         self.first_dirty_offset = 0
 
 
-def read_hints(files: Files, directory: str) -> dict[TopicPartition, Hints]:
-    hints: dict[TopicPartition, Hints] = {}
+def read_kafka_offsets(files: Files, directory: str) -> dict[TopicPartition, KafkaOffsets]:
+    """The offsets of all partitions in Kafka's checkpoint files, except high watermarks."""
+    kafka_offsets: dict[TopicPartition, KafkaOffsets] = {}
     for partition, offset in read_offsets(files, directory, checkpoints.LOG_START_OFFSETS).items():
-        hints.setdefault(partition, Hints()).log_start_offset = max(offset, 0)
+        kafka_offsets.setdefault(partition, KafkaOffsets()).log_start_offset = max(offset, 0)
     for partition, offset in read_offsets(files, directory, checkpoints.RECOVERY_POINTS).items():
-        hints.setdefault(partition, Hints()).recovery_point = offset
+        kafka_offsets.setdefault(partition, KafkaOffsets()).recovery_point = offset
     for partition, offset in read_offsets(files, directory, checkpoints.CLEANER_OFFSETS).items():
-        hints.setdefault(partition, Hints()).first_dirty_offset = offset
-    return hints
+        kafka_offsets.setdefault(partition, KafkaOffsets()).first_dirty_offset = offset
+    return kafka_offsets
 
 
 def read_high_watermarks(files: Files, directory: str) -> dict[TopicPartition, int]:
@@ -61,7 +62,7 @@ def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition
 def encode_all(
     logs: "Mapping[TopicPartition, Log]", high_watermarks: Mapping[TopicPartition, int]
 ) -> list[tuple[str, bytes]]:
-    """The name and the content of each file."""
+    """The names and contents of all checkpoint files."""
     starts = {each: int(log.log_start_offset) for each, log in logs.items()}
     recovery_points = {each: int(log.durable.recovery_point) for each, log in logs.items()}
     encode = checkpoints.encode_offsets
@@ -74,6 +75,7 @@ def encode_all(
 
 
 def encode_cleaner_offsets(logs: "Mapping[TopicPartition, Log]") -> tuple[str, bytes]:
+    """The name and content of the file with the first dirty offsets."""
     offsets = {
         partition: int(log.first_dirty_offset)
         for partition, log in logs.items()

@@ -1,9 +1,10 @@
 """Checks the files of one partition without changing them.
 
-Used by `headrace log check`. Memory is bounded by one batch, plus 16 bytes per batch.
+Used by `headrace log check`. Needs memory for one batch, and 24 bytes per batch of a segment.
 
-1. Each batch must be complete, have a valid checksum, decode, and follow the offsets before it.
-2. Each index entry must point to the start of a batch and must not contradict a record.
+1. Each batch must be complete, have a valid checksum, be decodable, and follow the offsets before
+   it.
+2. Each index entry must point to the start of a batch, and must not contradict a record.
 3. A file that recovery rebuilds is not a problem: a missing index, or the index of the last segment
    if no checkpoint covers it. Data that recovery would cut is a problem.
 """
@@ -17,9 +18,10 @@ from typing import NamedTuple
 from headrace.env.files import FileInfo, Files
 from headrace.log.epochs import EpochCache
 from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
-from headrace.log.recovery.leftovers import START, SWAP
+from headrace.log.recovery.leftovers import START, SWAP, offset_of
 from headrace.log.recovery.lost import contradiction, is_lost, lost_files
-from headrace.log.scan import Walk
+from headrace.log.recovery.opening import read_log_checkpoint
+from headrace.log.scan import BatchWalk
 from headrace.log.transactions import ENTRY_SIZE, decode_aborted
 from headrace.log.upkeep.checkpoints import (
     LEADER_EPOCHS,
@@ -27,7 +29,6 @@ from headrace.log.upkeep.checkpoints import (
     PARTITION_METADATA,
     LogCheckpoint,
     decode_epochs,
-    decode_log_checkpoint,
 )
 from headrace.log.upkeep.snapshots import decode_snapshot
 from headrace.model.errors import ApiError
@@ -35,7 +36,6 @@ from headrace.record.batch import Batch, crc32c, read_batch
 from headrace.record.decode import read_records
 
 _PRODUCERS_MAX = 1 << 31
-_NAME_DIGITS = 20
 _NAMES = (LOG_CHECKPOINT, LEADER_EPOCHS, PARTITION_METADATA)
 
 
@@ -62,12 +62,12 @@ class Report:
     """The base offset of the first segment. The log start offset can be higher."""
     log_end_offset: int = 0
     problems: list[Problem] = field(default_factory=list)
-    lost: list[FileInfo] = field(default_factory=list)
+    lost_files: list[FileInfo] = field(default_factory=list)
     """Files that recovery has set aside."""
 
 
 Progress = Callable[[int], None]
-"""Receives, from time to time, the number of bytes checked so far."""
+"""Called after each batch with the number of bytes that were checked so far."""
 
 
 def check_partition(files: Files, directory: str, progress: Progress | None = None) -> Report:
@@ -77,74 +77,68 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
     if _find_directories(listing, report):
         return report
     is_offline = _check_checkpoint(files, directory, report)
-    checkpoint = _read_checkpoint(files, directory)
-    report.lost = lost_files(listing)
+    checkpoint = read_log_checkpoint(files, directory)
+    report.lost_files = lost_files(listing)
     names = sorted(entry.name for entry in listing)
     epochs = _read_epochs(files, directory, names, report)
-    bases = [name for name in names if name.endswith(".log") and _base_offset(name) >= 0]
-    for number, name in enumerate(bases):
-        is_last = number + 1 == len(bases)
+    segments = [name for name in names if name.endswith(".log") and offset_of(name) >= 0]
+    for index, name in enumerate(segments):
+        is_last = index + 1 == len(segments)
         cut_from = _synced_size(checkpoint, name) if is_last and not is_offline else None
-        segment = _Segment(files, directory, name, report, epochs, cut_from, progress)
+        segment = _SegmentCheck(files, directory, name, report, epochs, cut_from, progress)
         segment.check(names, checkpoint if is_last else None)
-    if not bases:
+    if not segments:
         report.problems.append(Problem("*.log", -1, "no segment exists: its files were removed"))
     for name in names:
-        if name.endswith(".snapshot") and _base_offset(name) >= 0:
+        if name.endswith(".snapshot") and offset_of(name) >= 0:
             data = files.read_file(f"{directory}/{name}")
-            if decode_snapshot(data, _base_offset(name), _PRODUCERS_MAX) is None:
+            if decode_snapshot(data, offset_of(name), _PRODUCERS_MAX) is None:
                 report.problems.append(Problem(name, -1, "the producer snapshot is not valid"))
     return report
 
 
 def _find_directories(listing: list[FileInfo], report: Report) -> bool:
-    """Report directories that have the name of a file of the log; whether any exist."""
+    """Report directories that have the name of a file of the log; return whether any exist."""
     for info in listing:
-        is_file = _base_offset(info.name) >= 0 or info.name in _NAMES
-        if info.is_directory and is_file and not is_lost(info.name):
-            what = "it is a directory, not a file"
-            report.problems.append(Problem(info.name, -1, what))
+        is_file_name = offset_of(info.name) >= 0 or info.name in _NAMES
+        if info.is_directory and is_file_name and not is_lost(info.name):
+            report.problems.append(Problem(info.name, -1, "it is a directory, not a file"))
     return bool(report.problems)
 
 
 def _check_checkpoint(files: Files, directory: str, report: Report) -> bool:
-    """Whether the log would stay offline, because no crash explains its files: a problem."""
-    before = _read_checkpoint(files, directory)
+    """Report a problem if no crash explains the files; return whether there is one.
+
+    The log then stays offline.
+    """
+    before = read_log_checkpoint(files, directory)
     listing = files.list_directory(directory)
-    if before is None or before.discard_from >= 0 or _read_checkpoint(files, directory) != before:
+    if (
+        before is None
+        or before.discard_from >= 0
+        or read_log_checkpoint(files, directory) != before
+    ):
         # A running broker can write a new checkpoint while the files are listed.
         return False
     if any(info.name.endswith(SWAP) for info in listing):
         return False
     sizes = {
-        _base_offset(info.name): info.size
+        offset_of(info.name): info.size
         for info in listing
-        if info.name.endswith(".log") and _base_offset(info.name) >= 0
+        if info.name.endswith(".log") and offset_of(info.name) >= 0
     }
-    noted = [_base_offset(info.name) for info in listing if info.name.endswith(START)]
-    reason = contradiction(before, max([before.log_start_offset, *noted]), sizes)
+    start_files = [offset_of(info.name) for info in listing if info.name.endswith(START)]
+    reason = contradiction(before, max([before.log_start_offset, *start_files]), sizes)
     if reason:
-        what = f"{reason}; the log stays offline"
-        report.problems.append(Problem(LOG_CHECKPOINT, -1, what))
+        description = f"{reason}; the log stays offline"
+        report.problems.append(Problem(LOG_CHECKPOINT, -1, description))
     return bool(reason)
-
-
-def _read_checkpoint(files: Files, directory: str) -> LogCheckpoint | None:
-    try:
-        return decode_log_checkpoint(files.read_file(f"{directory}/{LOG_CHECKPOINT}"))
-    except FileNotFoundError:
-        return None
 
 
 def _synced_size(checkpoint: LogCheckpoint | None, name: str) -> int:
     """The size of a segment up to the recovery point. Recovery does not read these bytes."""
     segments = checkpoint.segments if checkpoint is not None else []
-    return next((each.size for each in segments if each.base_offset == _base_offset(name)), 0)
-
-
-def _base_offset(name: str) -> int:
-    digits = name.partition(".")[0]
-    return int(digits) if len(digits) == _NAME_DIGITS and digits.isdigit() else -1
+    return next((each.size for each in segments if each.base_offset == offset_of(name)), 0)
 
 
 def _read_epochs(
@@ -163,7 +157,7 @@ def _read_epochs(
     return EpochCache(entries)
 
 
-class _Segment:
+class _SegmentCheck:
     """The check of one segment."""
 
     def __init__(
@@ -181,7 +175,7 @@ class _Segment:
         self._directory = directory
         self._name = name
         self._stem = name.removesuffix(".log")
-        self._base = _base_offset(name)
+        self._base = offset_of(name)
         self._report = report
         self._epochs = epochs
         self._cut_from = cut_from
@@ -191,7 +185,7 @@ class _Segment:
         self._largest_timestamps: array[int] = array("q")
 
     def check(self, names: list[str], checkpoint: LogCheckpoint | None) -> None:
-        """Check the segment; with a checkpoint, only those indexes that it covers."""
+        """Check the segment. With a checkpoint, check only the indexes that it covers."""
         report = self._report
         report.segments += 1
         if report.log_start_offset < 0:
@@ -199,7 +193,7 @@ class _Segment:
             report.log_end_offset = self._base
         if self._base < report.log_end_offset:
             end = report.log_end_offset
-            self._problem(-1, f"it starts before {end}, the end of the previous segment")
+            self._report_problem(-1, f"it starts before {end}, the end of the previous segment")
         self._check_log()
         for suffix, check in (
             (".index", self._check_index),
@@ -224,16 +218,16 @@ class _Segment:
                 return (len(data), crc32c(data)) == known[suffix]
         return False
 
-    def _problem(self, position: int, what: str, name: str | None = None) -> None:
-        self._report.problems.append(Problem(name or self._name, position, what))
+    def _report_problem(self, position: int, description: str, name: str | None = None) -> None:
+        self._report.problems.append(Problem(name or self._name, position, description))
 
-    # The log.
+    # The log
 
     def _check_log(self) -> None:
         descriptor = self._files.open(f"{self._directory}/{self._name}")
         try:
             size = self._files.size(descriptor)
-            walk = Walk(self._files, descriptor, 0, size, True)
+            walk = BatchWalk(self._files, descriptor, 0, size, True)
             position = 0
             while (batch := walk.next()) is not None:
                 self._check_batch(walk, batch, position)
@@ -247,13 +241,13 @@ class _Segment:
             left = size - position
             is_cut = self._cut_from is not None and position >= self._cut_from
             cut = f"; recovery would cut the last {left} bytes" if is_cut else ""
-            self._problem(position, walk.error.rstrip(".") + cut)
+            self._report_problem(position, walk.error.rstrip(".") + cut)
 
-    def _check_batch(self, walk: Walk, batch: Batch, position: int) -> None:
+    def _check_batch(self, walk: BatchWalk, batch: Batch, position: int) -> None:
         report = self._report
         first, last = int(batch.base_offset), int(batch.last_offset())
         if first < report.log_end_offset:
-            self._problem(
+            self._report_problem(
                 position, f"offset {first} follows offset {report.log_end_offset - 1}, out of order"
             )
         self._check_epoch(batch, position)
@@ -261,10 +255,10 @@ class _Segment:
         try:
             records = read_records(read_batch(frame, 0, len(frame), False, False))
         except ApiError as error:
-            self._problem(position, error.message)
+            self._report_problem(position, error.message)
         else:
             if any(not first <= record.offset <= last for record in records):
-                self._problem(position, f"a record is outside of offsets {first} to {last}")
+                self._report_problem(position, f"a record is outside of offsets {first} to {last}")
         report.batches += 1
         report.records += int(batch.record_count)
         report.log_end_offset = max(report.log_end_offset, last + 1)
@@ -282,12 +276,12 @@ class _Segment:
         known = epochs.epoch_for(int(batch.base_offset))
         if 0 <= epoch != known and epoch <= epochs.latest():
             offset = int(batch.base_offset)
-            self._problem(
+            self._report_problem(
                 position,
                 f"offset {offset} has leader epoch {epoch}, but {LEADER_EPOCHS} has {known}",
             )
 
-    # Files that are derived from the log.
+    # Files that are derived from the log
 
     def _check_index(self, name: str, data: bytes) -> None:
         self._check_size(name, data, OFFSET_ENTRY_SIZE)
@@ -297,12 +291,12 @@ class _Segment:
             entry = index.offsets[slot], index.positions[slot]
             at = slot * OFFSET_ENTRY_SIZE
             if entry[0] <= before[0] or entry[1] <= before[1]:
-                self._problem(at, "its entries do not increase", name)
+                self._report_problem(at, "its entries do not increase", name)
                 return
             before = entry
             batch = bisect_left(self._positions, entry[1])
             if batch == len(self._positions) or self._positions[batch] != entry[1]:
-                self._problem(at, f"no batch starts at byte {entry[1]} of the log", name)
+                self._report_problem(at, f"no batch starts at byte {entry[1]} of the log", name)
                 return
             start = self._last_offsets[batch - 1] + 1 if batch else self._base
             if self._base + entry[0] < start:
@@ -310,7 +304,7 @@ class _Segment:
                 text = (
                     f"offset {offset} is below {start}, where the batch at byte {entry[1]} starts"
                 )
-                self._problem(at, text, name)
+                self._report_problem(at, text, name)
                 return
 
     def _check_time_index(self, name: str, data: bytes) -> None:
@@ -321,32 +315,37 @@ class _Segment:
             entry = index.timestamps[slot], index.offsets[slot]
             at = slot * TIME_ENTRY_SIZE
             if entry[0] <= before[0] or entry[1] < before[1]:
-                self._problem(at, "its entries do not increase", name)
+                self._report_problem(at, "its entries do not increase", name)
                 return
             before = entry
             offset = self._base + entry[1]
             batch = bisect_left(self._last_offsets, offset + 1) - 1
             if batch >= 0 and self._largest_timestamps[batch] > entry[0]:
                 problem = f"a record up to offset {offset} has a later timestamp than {entry[0]}"
-                self._problem(at, problem, name)
+                self._report_problem(at, problem, name)
                 return
 
     def _check_aborted(self, name: str, data: bytes) -> None:
         self._check_size(name, data, ENTRY_SIZE)
         for slot, entry in enumerate(decode_aborted(data)):
             if not entry.first_offset <= entry.last_offset:
-                self._problem(
+                self._report_problem(
                     slot * ENTRY_SIZE, "the end of a transaction is before its start", name
                 )
                 return
 
     def _check_size(self, name: str, data: bytes, entry_size: int) -> None:
         if len(data) % entry_size:
-            self._problem(len(data) - len(data) % entry_size, "its last entry is cut off", name)
+            self._report_problem(
+                len(data) - len(data) % entry_size, "its last entry is cut off", name
+            )
 
 
 def entries_in_use(first: "array[int]", second: "array[int]") -> int:
-    """Ignore trailing zeros: Kafka preallocates the index of an active segment."""
+    """The number of entries of an index, without empty ones at its end, which Kafka preallocates.
+
+    The arrays are the two columns of the index.
+    """
     length = len(first)
     while length and not first[length - 1] and not second[length - 1]:
         length -= 1

@@ -1,18 +1,18 @@
 """Finishes or undoes work in a partition's directory that a crash interrupted.
 
-The replacement of segments (compaction) uses Kafka's names and order: new files are written as
-`.cleaned` and renamed to `.swap` when all are durable. Then the old segments are removed, and
-`.swap` is removed from the names. At start-up:
+Compaction replaces segments with Kafka's names and order. It writes new files as `.cleaned`, and
+renames them to `.swap` when all of them are durable. Then it removes the old segments, and removes
+`.swap` from the names. At start-up:
 
 1. If a `.cleaned` file exists, the replacement had not begun, and is undone.
-2. If only `.swap` files exist, it had begun, and is finished.
+2. If only `.swap` files exist, the replacement had begun, and is finished.
 3. `.deleted` and temporary files are removed.
 """
 
 import logging
 
 from headrace.env.files import FileInfo, Files
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.log.segment import SUFFIXES
 
 _LOG = logging.getLogger(__name__)
@@ -41,11 +41,14 @@ def offset_of(name: str) -> int:
     return offset if offset < 1 << 63 else -1
 
 
-def tidy(files: Files, path: str) -> tuple[list[FileInfo], range]:
-    """Finish or undo a replacement. Returns the remaining files, and the replaced offsets."""
+def finish_or_undo_replacement(files: Files, path: str) -> tuple[list[FileInfo], range]:
+    """Finish or undo a replacement, and remove temporary files.
+
+    Returns the remaining files, and the offsets of a finished replacement.
+    """
     listing = files.list_directory(path)
     names = [info.name for info in listing if not info.is_directory]
-    leftovers = [n for n in names if n.endswith((DELETED, TEMPORARY, CLEANED))]
+    leftovers = [name for name in names if name.endswith((DELETED, TEMPORARY, CLEANED))]
     swapped = [name for name in names if name.endswith(SWAP)]
     cleaned = [offset_of(name) for name in leftovers if name.endswith(CLEANED)]
     if cleaned:
@@ -62,14 +65,13 @@ def tidy(files: Files, path: str) -> tuple[list[FileInfo], range]:
         files.remove(f"{path}/{name}")
     replaced = range(0)
     if swapped:
-        replaced = _finish(files, path, names, swapped)
+        replaced = _finish_replacement(files, path, names, swapped)
     files.sync_directory(path)
     return files.list_directory(path), replaced
 
 
-def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> range:
-    # The names might be only in the page cache. Make them durable before the old segments are
-    # removed.
+def _finish_replacement(files: Files, path: str, names: list[str], swapped: list[str]) -> range:
+    # A name can be in memory only. Make all names durable before the old segments are removed.
     files.sync_directory(path)
     logs = [name for name in swapped if name.endswith(".log" + SWAP)]
     replaced = range(0)
@@ -95,9 +97,10 @@ def _finish(files: Files, path: str, names: list[str], swapped: list[str]) -> ra
 
 
 def _end_of(files: Files, path: str, base_offset: int) -> int:
+    """The end offset of a segment's batches."""
     fd = files.open(path)
     try:
-        walk = Walk(files, fd, 0, files.size(fd), False)
+        walk = BatchWalk(files, fd, 0, files.size(fd), False)
         end = base_offset
         while (batch := walk.next()) is not None:
             end = batch.last_offset() + 1

@@ -1,11 +1,11 @@
 """Sets aside files that recovery cannot use, and detects logs that it must not open.
 
-Recovery deletes no acknowledged record. A file, or a part of one, that does not fit into the log is
-kept in the log's directory as `<name>.lost-<time>`, with the time in milliseconds. Only an operator
-removes such a file; `headrace log check` lists them.
+Recovery deletes no acknowledged record. A file, or a part of one, that does not fit into the log
+stays in the log's directory as `<name>.lost-<time>`, with the time in milliseconds. Only an
+operator removes such a file; `headrace log check` lists them.
 
-After a crash, the unsynced end of a log can be torn or missing. A synced file that is missing or
-shorter was not changed by a crash. In that case the log stays offline and its files stay unchanged.
+After a crash, the unsynced end of a log can be torn or missing. A crash does not explain a synced
+file that is missing or shorter. The log then stays offline, and its files stay unchanged.
 """
 
 import logging
@@ -37,15 +37,15 @@ def lost_files(listing: list[FileInfo]) -> list[FileInfo]:
 def set_aside(
     files: Files, directory: str, segments: Sequence[Segment], reason: str, now_ms: int
 ) -> int:
-    """Rename segments that do not fit into the log; returns their number. Removes empty ones."""
+    """Rename segments that do not fit into the log. Returns their number. Removes empty ones."""
     count = 0
     for segment in reversed(segments):
-        segment.forget()
+        segment.close()
         path = f"{segment.stem}.log"
         if segment.size == 0:
             files.remove(path)
         else:
-            kept = _free_path(files, path, now_ms)
+            kept = _unused_path(files, path, now_ms)
             files.rename(path, kept)
             count += 1
             _LOG.error("segment set aside: file=%s reason=%s kept_as=%s", path, reason, kept)
@@ -57,9 +57,10 @@ def set_aside(
 
 
 def cut_tail(files: Files, segment: Segment, end_offset: int, error: str, now_ms: int) -> int:
-    """Durably truncate a file after its last valid batch; returns the number of files set aside.
+    """Durably truncate a file after its last valid batch. Returns the number of files set aside.
 
-    A kill explains a torn batch. Other data is kept, unless it consists of zeros.
+    Removed data is copied to another file, unless it consists of zeros, or is a batch that a kill
+    has torn.
     """
     fd, position = segment.open().fd, int(segment.size)
     path = f"{segment.stem}.log"
@@ -68,7 +69,7 @@ def cut_tail(files: Files, segment: Segment, end_offset: int, error: str, now_ms
         message = "torn batch cut off: file=%s position=%d offset=%d reason=%s"
         _LOG.warning(message, path, position, end_offset, error)
     else:
-        target = _free_path(
+        target = _unused_path(
             files, f"{segment.stem.rpartition('/')[0]}/{end_offset:020d}.log", now_ms
         )
         try:
@@ -99,9 +100,9 @@ def _copy_tail(files: Files, fd: int, position: int, target: str) -> str:
 
 
 def _is_torn(files: Files, fd: int, position: int) -> bool:
-    """Whether a file ends within the batch at a position, as after a kill during a write.
+    """Whether the file ends inside the batch at a position, as after a kill during a write.
 
-    Such a write was never acknowledged.
+    Such a batch was never acknowledged.
     """
     left = files.size(fd) - position
     if left < HEADER_SIZE:
@@ -110,14 +111,17 @@ def _is_torn(files: Files, fd: int, position: int) -> bool:
     return int.from_bytes(header[8:12], signed=True) + LENGTH_OVERHEAD > left
 
 
-def _free_path(files: Files, path: str, now_ms: int) -> str:
+def _unused_path(files: Files, path: str, now_ms: int) -> str:
     while files.exists(f"{path}{LOST}{now_ms}"):
         now_ms += 1
     return f"{path}{LOST}{now_ms}"
 
 
 def contradiction(checkpoint: LogCheckpoint, start: int, sizes: Mapping[int, int]) -> str:
-    """Why no crash explains these segments (base offset to size); "" if one does."""
+    """Why no crash explains the segments on disk; "" if one does.
+
+    `start` is the log start. `sizes` has the size of each segment by base offset.
+    """
     point = checkpoint.recovery_point
     bases = sorted(sizes)
     if not bases:

@@ -1,7 +1,7 @@
 """Restores the state of producers from snapshots and from the log.
 
-It loads the newest valid snapshot at or before an offset, then applies all later batches with the
-same `apply` as at the time of writing. So the result is the same.
+Loads the newest valid snapshot at or below an offset. Then it applies all later batches with the
+same method as an append (`ProducerTable.apply`), so that the result is the same.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.env.files import Files
 from headrace.log.producers import ProducerEntry, ProducerTable
 from headrace.log.recovery.verify import replay_batch
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.log.segment import Segment
 from headrace.log.transactions import AbortedTransaction
 from headrace.log.upkeep.snapshots import decode_snapshot
@@ -32,21 +32,21 @@ def producers_at(
     snapshots: list[int],
     offset: int,
     producers_max: int,
-    rolled: Sequence[tuple[int, dict[int, ProducerEntry]]] = (),
+    pending_snapshots: Sequence[tuple[int, dict[int, ProducerEntry]]] = (),
 ) -> ProducerTable:
-    """The table before an offset. Invalid snapshots are removed from the list and from the disk.
+    """The producers before an offset. Removes invalid snapshots from `snapshots` and from the disk.
 
-    A snapshot from before the first segment is not used: its sequences can be stale, and stale
-    sequences reject valid producers. `rolled` has states that are not in a snapshot yet.
+    A snapshot below the first segment is not used: its sequences can be stale, and would reject
+    valid producers. `pending_snapshots` contains states that are not on disk yet.
     """
     table = ProducerTable(producers_max)
     start = first = segments[0].base_offset if segments else offset
-    in_memory = dict(rolled)
-    known = [at for at in {*snapshots, *in_memory} if first <= at <= offset]
-    for candidate in sorted(known, reverse=True):
+    in_memory = dict(pending_snapshots)
+    candidates = [each for each in {*snapshots, *in_memory} if first <= each <= offset]
+    for candidate in sorted(candidates, reverse=True):
         if candidate in in_memory:
             table.entries.update(in_memory[candidate])
-            table.reopen_transactions()
+            table.rebuild_open_transactions()
             start = candidate
             break
         try:
@@ -59,23 +59,23 @@ def producers_at(
             break
         snapshots.remove(candidate)
         files.remove(snapshot_path(directory, candidate))
-    for at, segment in enumerate(segments):
-        is_before = at + 1 < len(segments) and segments[at + 1].base_offset <= start
-        if not is_before and segment.base_offset < offset and start < offset:
+    for index, segment in enumerate(segments):
+        is_below = index + 1 < len(segments) and segments[index + 1].base_offset <= start
+        if not is_below and segment.base_offset < offset and start < offset:
             replay_segment(files, segment, table, start, offset)
-    table.undecided.clear()
+    table.unreplicated.clear()
     return table
 
 
 def replay_segment(
     files: Files, segment: Segment, table: ProducerTable, start: int, end: int
 ) -> list[AbortedTransaction]:
-    """Apply the batches of a segment in [start, end); returns the transactions aborted there."""
+    """Apply the batches of a segment in [start, end). Returns the transactions aborted there."""
     aborted: list[AbortedTransaction] = []
     position = 0
     if start > segment.base_offset:
         position, _ = segment.locate(start, segment.size, True)
-    walk = Walk(files, segment.open().fd, position, segment.size, False)
+    walk = BatchWalk(files, segment.open().fd, position, segment.size, False)
     count = 0
     while (batch := walk.next()) is not None and batch.base_offset < end:
         transaction = replay_batch(table, walk, batch)
@@ -99,5 +99,5 @@ def rebuild_aborted(log: "Log", segment: Segment) -> list[AbortedTransaction]:
         log.settings.producers_max,
     )
     aborted = replay_segment(log.files, segment, table, segment.base_offset, log.log_end_offset)
-    segment.set_aborted(aborted)
+    segment.replace_aborted(aborted)
     return aborted

@@ -1,12 +1,12 @@
-"""Checks the segments of an open log for damage, in steps.
+"""Checks a segment of an open log for damage, in steps.
 
-It uses the same walk as `headrace log check`. A worker thread calls `step`, which reads the file
-and uses no state of the log. Before a problem is reported, `is_current` must hold: the log can be
-truncated and rewritten during the read.
+A worker thread calls `step`, which reads the file and uses no state of the log. A problem is
+reported only if `is_current` is true afterwards: a truncation during the check can have changed the
+file.
 """
 
 from headrace.log.log import Log
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.log.segment import Segment
 
 
@@ -16,11 +16,11 @@ class SegmentScrub:
         self.log = log
         self.segment = segment
         self.problem = ""
-        """The problem at `position`; empty if there is none."""
-        self._truncations = int(log.truncations)
+        """The problem at `position`; empty if none was found."""
+        self._truncation_count = int(log.truncation_count)
         self._size = int(log.written_size if segment is log.active() else segment.size)
         self._file = segment.open()
-        self._walk = Walk(log.files, self._file.fd, 0, self._size, True)
+        self._walk = BatchWalk(log.files, self._file.fd, 0, self._size, True)
         self._end_offset = int(segment.base_offset)
 
     @property
@@ -28,7 +28,7 @@ class SegmentScrub:
         return int(self._walk.position)
 
     def step(self, bytes_max: int) -> bool:
-        """Check up to `bytes_max` bytes; true at the end of the segment, or after a problem."""
+        """Check up to `bytes_max` bytes. True at the end of the segment, or after a problem."""
         walk = self._walk
         stop = int(walk.position) + bytes_max
         try:
@@ -49,12 +49,12 @@ class SegmentScrub:
         return False
 
     def is_current(self) -> bool:
-        """Whether the log still has the checked bytes. Call it on the loop."""
+        """Whether the log still contains the checked bytes. Call it on the loop."""
         log, segment = self.log, self.segment
         return (
             not log.is_closed
             and segment in log.segments.all
-            and log.truncations == self._truncations
+            and log.truncation_count == self._truncation_count
             and segment.file in (self._file, None)
             and self._size <= (log.written_size if segment is log.active() else segment.size)
         )

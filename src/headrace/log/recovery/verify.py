@@ -1,7 +1,7 @@
 # HOT
 """Recovery's inner loop: verifies, indexes and applies all batches of a segment.
 
-In a separate module so that it is compiled: after a crash, start-up spends most of its time here.
+It is compiled, because start-up after a crash spends most of its time here.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ from mypy_extensions import i64
 
 from headrace.log.epochs import EpochCache
 from headrace.log.producers import ProducerTable
-from headrace.log.scan import Walk
+from headrace.log.scan import BatchWalk
 from headrace.log.segment import RELATIVE_OFFSET_MAX, Segment
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.record.batch import Batch
@@ -18,8 +18,8 @@ from headrace.record.batch import Batch
 _COMMIT_EVERY: Final = 1024
 
 
-def replay_batch(table: ProducerTable, walk: Walk, batch: Batch) -> AbortedTransaction | None:
-    """Apply one batch of a walk; returns the transaction that it aborted."""
+def replay_batch(table: ProducerTable, walk: BatchWalk, batch: Batch) -> AbortedTransaction | None:
+    """Apply one batch of a walk to the producers. Returns the transaction that it aborted."""
     if batch.producer_id < 0:
         return None
     if not batch.is_control():
@@ -31,16 +31,17 @@ def replay_batch(table: ProducerTable, walk: Walk, batch: Batch) -> AbortedTrans
 
 def verify_segment(
     segment: Segment,
-    walk: Walk,
+    walk: BatchWalk,
     producers: ProducerTable,
     epochs: EpochCache,
     end_offset: i64,
-    gap: i64,
+    index_interval: i64,
     now_ms: i64,
 ) -> tuple[i64, str]:
-    """Apply all valid batches; returns the end offset, and the reason if the segment ends early.
+    """Apply the valid batches of a walk to indexes, producers and epochs.
 
-    Continues the segment's indexes, and sets its size to the valid part.
+    Sets the size of the segment to the valid part. Returns the end offset, and why the segment ends
+    early ("" if it does not).
     """
     error = ""
     count: i64 = 0
@@ -53,7 +54,7 @@ def verify_segment(
             if batch is None:
                 error = walk.error
                 break
-            walk.take(batch)
+            walk.copy_fields(batch)
         base_offset = walk.base_offset
         last_offset = walk.last_offset
         if base_offset < end_offset:
@@ -63,13 +64,15 @@ def verify_segment(
             error = f"offset {last_offset} is too far from the segment's first"
             break
         if position == 0:
-            segment.begin(walk.max_timestamp, now_ms)
-        segment.note(position, walk.position - position, last_offset, walk.max_timestamp, gap)
+            segment.set_first_timestamp(walk.max_timestamp, now_ms)
+        segment.index_batch(
+            position, walk.position - position, last_offset, walk.max_timestamp, index_interval
+        )
         if walk.leader_epoch > leader_epoch:
             leader_epoch = walk.leader_epoch
             epochs.assign(leader_epoch, base_offset)
         if walk.producer_id >= 0:
-            aborted = replay_batch(producers, walk, batch or walk.stepped_over())
+            aborted = replay_batch(producers, walk, batch or walk.last_batch())
             if aborted is not None:
                 segment.add_aborted(aborted)
             count += 1

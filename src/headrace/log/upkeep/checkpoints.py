@@ -28,7 +28,10 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 LOG_CHECKPOINT = "headrace-checkpoint"
 NEW_LOG = "headrace-new-log"
-"""An empty file: Kafka's checkpoint files have offsets of an earlier partition of this name."""
+"""An empty file in a partition's directory.
+
+It means that Kafka's checkpoint files have offsets of an earlier partition of this name.
+"""
 
 
 class SegmentFacts(NamedTuple):
@@ -52,11 +55,11 @@ class LogCheckpoint(NamedTuple):
     topic_id: UUID
     log_start_offset: int
     recovery_point: int
-    """Records below are synced, are in `segments` and a snapshot, and need no scan."""
+    """Records below are synced and need no scan: `segments` and a snapshot cover them."""
     epochs: list[tuple[int, int]]
     segments: list[SegmentFacts]
     discard_from: int = -1
-    """A truncation from this offset on is in progress, and start-up finishes it; -1 if none."""
+    """The offset of a truncation in progress, which start-up finishes; -1 if none."""
 
 
 def checkpoint_of(
@@ -68,10 +71,10 @@ def checkpoint_of(
 ) -> LogCheckpoint:
     """The checkpoint of a log, with the epochs that begin below the recovery point.
 
-    The epoch that covers the log start is also included.
+    The epoch that contains the log start is also included.
     """
-    covered = [each for each in epochs if each[1] < recovery_point or each[1] <= log_start_offset]
-    return LogCheckpoint(topic_id, log_start_offset, recovery_point, covered, list(segments))
+    included = [each for each in epochs if each[1] < recovery_point or each[1] <= log_start_offset]
+    return LogCheckpoint(topic_id, log_start_offset, recovery_point, included, list(segments))
 
 
 def encode_log_checkpoint(checkpoint: LogCheckpoint) -> bytes:
@@ -89,6 +92,7 @@ def encode_log_checkpoint(checkpoint: LogCheckpoint) -> bytes:
 
 
 def decode_log_checkpoint(data: bytes) -> LogCheckpoint | None:
+    """None if the checksum is wrong."""
     head, _, body = data.partition(b"\n")
     if head != b"headrace 1 %08x" % crc32c(body):
         return None
@@ -127,7 +131,8 @@ def _decode_lines(data: bytes) -> list[list[str]]:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return _encode_lines([f"{t.topic} {t.partition} {o}" for t, o in sorted(offsets.items())])
+    rows = sorted(offsets.items())
+    return _encode_lines([f"{each.topic} {each.partition} {offset}" for each, offset in rows])
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
@@ -152,6 +157,7 @@ def encode_partition_metadata(topic_id: UUID) -> bytes:
 
 
 def decode_partition_metadata(data: bytes) -> UUID | None:
+    """The topic id; None if the file is not valid."""
     try:
         pairs = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
         return id_from_text(pairs["topic_id"])

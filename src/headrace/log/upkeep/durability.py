@@ -1,14 +1,15 @@
-"""Builds a log's jobs for the worker: syncs, checkpoints, removal of files, dropped pages.
+"""Builds a log's jobs for the worker: syncs, checkpoints, removal of files and of cached pages.
 
 Each log has at most one job at a time. The loop builds it from encoded bytes, and applies its
 result in `done`.
 
-1. The order in a job is: log files and their names, producer snapshots, the checkpoint that covers
-   them, removals. A snapshot must survive the segments that it summarises. Index files are not
-   synced: the checkpoint has their checksums, and they can be rebuilt from the log.
+1. A job first syncs log files and their names, then writes producer snapshots, then the checkpoint
+   that covers both, then removes files. So a snapshot is durable before the segments that it
+   summarises are removed. Index files are not synced: the checkpoint has their checksums, and they
+   can be rebuilt from the log.
 2. The recovery point advances only after the checkpoint that contains it is durable.
-3. On a full disk, a new log start is made durable without a checkpoint (`_start_job`), so that the
-   segments below it can be removed.
+3. On a full disk, a new log start is made durable without a checkpoint (`_start_file_job`), so that
+   the segments below it can be removed.
 """
 
 import logging
@@ -58,7 +59,7 @@ def facts_of(segment: Segment, size: int) -> SegmentFacts:
     )
 
 
-def take_facts(segment: Segment, facts: SegmentFacts) -> None:
+def apply_facts(segment: Segment, facts: SegmentFacts) -> None:
     """Apply all facts except the size. Indexes are compared with their checksums when opened."""
     segment.created_ms = facts.created_ms
     segment.first_timestamp = facts.first_timestamp
@@ -73,97 +74,109 @@ def take_facts(segment: Segment, facts: SegmentFacts) -> None:
     segment.indexes_on_disk = True
 
 
-def checkpoint_below(log: "Log", point: int, without: Sequence[Segment] = ()) -> LogCheckpoint:
-    """A checkpoint with a recovery point that is not above that of the log."""
+def checkpoint_below(
+    log: "Log", recovery_point: int, without: Sequence[Segment] = ()
+) -> LogCheckpoint:
+    """A checkpoint of what is durable below a recovery point, which is not above that of the log.
+
+    It omits the segments of `without`.
+    """
     start = int(log.log_start_offset)
     facts = [
         facts_of(segment, segment.size)
         for segment in log.segments.all[:-1]
-        if segment.base_offset < point
+        if segment.base_offset < recovery_point
         and segment not in without
-        and segment not in log.durable.unsettled
+        and segment not in log.durable.uncovered
     ]
-    vouched = log.durable.vouched
-    if vouched is not None and vouched.base_offset < point:
-        # The recovery point is inside this segment. It is the active one, or it was when the
-        # checkpoint was written, and no job has succeeded since.
+    active_facts = log.durable.active_facts
+    if active_facts is not None and active_facts.base_offset < recovery_point:
+        # The log's recovery point is inside this segment. If it is no longer the active one, no job
+        # has succeeded since it was rolled.
         others = {each.base_offset for each in facts}.union(each.base_offset for each in without)
-        if vouched.base_offset in log.segments.base_offsets and vouched.base_offset not in others:
-            facts.append(vouched)
-    return checkpoint_of(log.topic_id, start, point, log.epochs.entries(), facts)
+        if (
+            active_facts.base_offset in log.segments.base_offsets
+            and active_facts.base_offset not in others
+        ):
+            facts.append(active_facts)
+    return checkpoint_of(log.topic_id, start, recovery_point, log.epochs.entries(), facts)
 
 
 def next_job(log: "Log", now_ms: int, files: Files | None = None) -> LogJob | None:
-    """The job that is due, or None. With `files`, the job uses them."""
+    """The job that is due, or None. The job uses `files` instead of those of the log."""
     durable = log.durable
     if durable.job is not None or log.is_offline or log.is_closed or log.has_staged:
         return None
-    durable.no_job_wanted()
-    starts = durable.target_start_offset > log.log_start_offset
-    if starts and durable.job_errno in FULL and durable.is_named:
-        durable.begin(_start_job(log))
+    durable.clear_job_request()
+    raises_start = durable.target_start_offset > log.log_start_offset
+    if raises_start and durable.job_errno in FULL and durable.is_directory_durable:
+        durable.begin_job(_start_file_job(log))
         return durable.job
-    drops = log.page_drops.is_due(log.written_size, now_ms, log.settings)
-    checkpoints = durable.is_checkpoint_due
-    settles = bool(durable.unsettled or durable.doomed)
-    flushes = is_flush_due(log, now_ms) or drops or checkpoints
-    if not (flushes or settles or starts) and (durable.is_named or is_blank(log)):
+    drops_pages = log.page_drops.end_step(log.written_size, now_ms, log.settings)
+    covers_active = durable.is_checkpoint_due
+    changes_segments = bool(durable.uncovered or durable.files_to_remove)
+    syncs_active = is_flush_due(log, now_ms) or drops_pages or covers_active
+    if not (syncs_active or changes_segments or raises_start) and (
+        durable.is_directory_durable or was_never_written(log)
+    ):
         return None
     job = LogJob(files or log.files)
     try:
         if durable.replacement is not None:
-            # The new checkpoint describes the old segments, so start-up must not replace them.
+            # The new checkpoint covers the old segments, so start-up must not replace them.
             durable.replacement.add_undo(job)
+        # Whether the checkpoint on disk, or the `.start` file, needs none of the files to remove.
         removes_first = (
-            durable.recovery_point >= log.segments.base_offsets[0] or durable.noted_start >= 0
+            durable.recovery_point >= log.segments.base_offsets[0] or durable.start_file_offset >= 0
         )
-        if durable.doomed and durable.job_errno in FULL and not removes_first:
-            _add_snapshots_if_room(log, job)
+        if durable.files_to_remove and durable.job_errno in FULL and not removes_first:
+            _add_snapshots_if_space(log, job)
             removes_first = True
         if removes_first:
             _add_removals(log, job)
-        _add_syncs(log, job, flushes)
-        if flushes:
-            durable.flushed_at(now_ms)
-        if checkpoints or settles or starts:
-            _add_checkpoint(log, job, checkpoints)
+        _add_syncs(log, job, syncs_active)
+        if syncs_active:
+            durable.restart_flush_interval(now_ms)
+        if covers_active or changes_segments or raises_start:
+            _add_checkpoint(log, job, covers_active)
             if not removes_first:
-                # The segment was rolled while the job with the new start was running.
+                # The log was rolled while the job with the new start was running.
                 _add_removals(log, job)
-            _add_stray_snapshots(log, job)
-        if drops:
-            _add_drop(log, job)
+            _add_snapshot_removals(log, job)
+        if drops_pages:
+            _add_page_drop(log, job)
     except OSError as error:
         job = LogJob.failed(log.files, error)
-    durable.begin(job)
+    durable.begin_job(job)
     return job
 
 
 def is_due(log: "Log", now_ms: int) -> bool:
-    """Whether a job is due; requests a checkpoint after `checkpoint_bytes` of uncovered data."""
+    """Whether a job is due. Requests a checkpoint after `checkpoint_bytes` of uncovered data."""
     durable = log.durable
-    vouched_size = durable.vouched.size if durable.vouched is not None else 0
-    unvouched_bytes = log.written_size - vouched_size
+    covered_size = durable.active_facts.size if durable.active_facts is not None else 0
+    uncovered_bytes = log.written_size - covered_size
     if (
         durable.synced_offset > durable.recovery_point
-        and unvouched_bytes >= log.settings.checkpoint_bytes
+        and uncovered_bytes >= log.settings.checkpoint_bytes
     ):
         durable.request_checkpoint()
     is_wanted = (
-        durable.wants_job
+        durable.is_job_requested
         or durable.is_checkpoint_due
-        or (not durable.is_named and not is_blank(log))
+        or (not durable.is_directory_durable and not was_never_written(log))
         or is_flush_due(log, now_ms)
     )
     return is_wanted and durable.job is None and not log.is_offline
 
 
 def is_flush_due(log: "Log", now_ms: int) -> bool:
+    """Whether flush.messages or flush.ms requires a sync."""
     durable = log.durable
     unsynced = log.written_end_offset - durable.synced_offset
     if unsynced <= 0 or now_ms < durable.synced_ms:
         # Nothing to sync, or the wall clock went back: restart the interval.
-        durable.flushed_at(now_ms)
+        durable.restart_flush_interval(now_ms)
     if unsynced <= 0:
         return False
     return (
@@ -172,7 +185,8 @@ def is_flush_due(log: "Log", now_ms: int) -> bool:
 
 
 def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
-    job.sealed = list(log.durable.unsettled)
+    """Add the syncs of the sealed segments that are not covered yet, and of the active one."""
+    job.sealed = list(log.durable.uncovered)
     for segment in job.sealed:
         job.sync(segment.open())
     active = log.active()
@@ -180,67 +194,77 @@ def _add_syncs(log: "Log", job: LogJob, with_active: bool) -> None:
     if with_active:
         job.sync(active.open())
         job.end_offset = log.written_end_offset
-    if not log.durable.is_named:
-        _add_name(log, job)
-    elif not active.synced_entry:
-        job.sync_name(log.path)
-    job.named = active
+    if not log.durable.is_directory_durable:
+        _add_directory(log, job)
+    elif not active.is_name_synced:
+        job.sync_directory_first(log.path)
+    job.active = active
 
 
-def _add_name(log: "Log", job: LogJob) -> None:
-    """Make a new partition durable: its topic id, and that it starts with its first segment."""
-    job.sync_name(log.path.rpartition("/")[0])
+def _add_directory(log: "Log", job: LogJob) -> None:
+    """Add steps that make a new partition durable.
+
+    Its first checkpoint contains the topic id, and the base offset of the first segment.
+    """
+    job.sync_directory_first(log.path.rpartition("/")[0])
     start = log.segments.all[0].base_offset
     if log.durable.recovery_point <= start:
         first = checkpoint_of(log.topic_id, log.log_start_offset, start)
-        job.create_name(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(first))
+        job.create_file_first(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(first))
 
 
-def name_now(log: "Log") -> None:
-    """Make a new partition durable now: no later segment may survive a crash without the first."""
+def make_directory_durable(log: "Log") -> None:
+    """Make a new partition durable now. Waits for the disk.
+
+    Otherwise a crash could keep a later segment and lose the first one.
+    """
     job = LogJob(log.files)
-    _add_name(log, job)
+    _add_directory(log, job)
     job.run()
     if job.error is not None:
         raise job.error
-    log.durable.name()
-    log.segments.all[0].synced_entry = True
+    log.durable.directory_is_durable()
+    log.segments.all[0].is_name_synced = True
 
 
 def _add_checkpoint(log: "Log", job: LogJob, with_active: bool) -> None:
+    """Add the checkpoint, and the derived files that it covers.
+
+    It covers all sealed segments, and the active one if requested.
+    """
     durable = log.durable
     active = log.active()
     start = durable.target_start_offset
     sealed = log.segments.all[max(bisect_right(log.segments.base_offsets, start) - 1, 0) : -1]
-    job.settled = [s for s in sealed if not s.indexes_on_disk or s in durable.unsettled]
-    for segment in job.settled:
+    job.covered = [each for each in sealed if not each.indexes_on_disk or each in durable.uncovered]
+    for segment in job.covered:
         _add_derived_files(job, segment)
-    for offset, entries in durable.rolled:
+    for offset, entries in durable.pending_snapshots:
         _add_snapshot(log, job, offset, entries)
-    job.rolled = len(durable.rolled)
-    vouched = durable.vouched if durable.recovery_point > active.base_offset else None
+    job.written_snapshot_count = len(durable.pending_snapshots)
+    active_facts = durable.active_facts if durable.recovery_point > active.base_offset else None
     recovery_point = max(durable.recovery_point, active.base_offset)
     if with_active and log.written_size > 0 and log.written_end_offset > recovery_point:
         recovery_point = log.written_end_offset
-        active.end_time_index()
-        active.mark()
+        active.add_last_time_entry()
+        active.save_state()
         _add_derived_files(job, active)
-        vouched = facts_of(active, log.written_size)
+        active_facts = facts_of(active, log.written_size)
         entries = dict(log.producers.entries)
         _add_snapshot(log, job, recovery_point, entries)
     epochs = log.epochs.entries_from(start)
     job.write(f"{log.path}/{LEADER_EPOCHS}", encode_epochs(epochs))
     facts = [facts_of(segment, segment.size) for segment in sealed]
-    if vouched is not None:
-        facts.append(vouched)
+    if active_facts is not None:
+        facts.append(active_facts)
     checkpoint = checkpoint_of(log.topic_id, start, recovery_point, epochs, facts)
     job.replace(f"{log.path}/{LOG_CHECKPOINT}", encode_log_checkpoint(checkpoint))
     job.recovery_point = recovery_point
-    job.vouched = vouched
+    job.active_facts = active_facts
     job.start_offset = start
-    if durable.noted_start >= 0:
-        job.remove(start_path(log.path, durable.noted_start))
-    durable.checkpoint_in_job()
+    if durable.start_file_offset >= 0:
+        job.remove(start_path(log.path, durable.start_file_offset))
+    durable.clear_checkpoint_request()
 
 
 def _add_derived_files(job: LogJob, segment: Segment) -> None:
@@ -250,144 +274,149 @@ def _add_derived_files(job: LogJob, segment: Segment) -> None:
 
 def _add_snapshot(log: "Log", job: LogJob, offset: int, entries: dict[int, ProducerEntry]) -> None:
     if offset not in log.durable.snapshots and offset not in job.snapshots:
-        # If an empty snapshot is lost, recovery reads sequences from earlier segments, if any.
-        # Stale ones reject valid producers.
+        # If recovery does not find an empty snapshot, it reads sequences from earlier segments.
+        # These can be stale, and would reject valid producers. The first segment has no earlier
+        # one.
         needs_sync = bool(entries) or offset > log.segments.base_offsets[0]
         encode = partial(encode_snapshot, entries)
-        job.write_later(snapshot_path(log.path, offset), encode, sync=needs_sync)
+        job.write_made(snapshot_path(log.path, offset), encode, sync=needs_sync)
         job.snapshots.append(offset)
 
 
 def _add_removals(log: "Log", job: LogJob) -> None:
-    """Remove the files of dropped segments, oldest first, so that a crash leaves no gap.
+    """Add the removal of the files of removed segments, oldest first, so that no gap can occur.
 
     An earlier job has synced the log start above them. The snapshot with their producers is also
     durable, unless the disk was full.
     """
     durable = log.durable
-    for path in durable.doomed:
+    for path in durable.files_to_remove:
         job.rename(path, path + ".deleted")
-    for path in durable.doomed:
+    for path in durable.files_to_remove:
         job.remove(path + ".deleted")
-    job.doomed = len(durable.doomed)
+    job.removed_file_count = len(durable.files_to_remove)
 
 
-def _start_job(log: "Log") -> LogJob:
-    """Make a new log start durable on a full disk, which has no space for a checkpoint.
+def _start_file_job(log: "Log") -> LogJob:
+    """A job that makes a new log start durable on a full disk, which has no space for a checkpoint.
 
-    An empty file has the offset as its name. The next checkpoint with this start replaces it. If
-    possible the start is at a snapshot, or one is written for it, so that a crash does not lose the
+    It creates an empty file that has the offset as its name. The next checkpoint replaces it. If
+    possible, the new start is the offset of a snapshot, so that a crash does not lose the
     producers' sequences.
     """
     durable = log.durable
     start, target = log.log_start_offset, int(durable.target_start_offset)
-    covered = [each for each in log.segments.base_offsets if start < each <= target]
-    offset = max((each for each in covered if each in durable.snapshots), default=target)
+    candidates = [each for each in log.segments.base_offsets if start < each <= target]
+    offset = max((each for each in candidates if each in durable.snapshots), default=target)
     job = LogJob(log.files)
-    _add_snapshots_if_room(log, job)
+    _add_snapshots_if_space(log, job)
     spare = [log.segments.all[0].stem + ".timeindex", log.segments.all[0].stem + ".index"]
-    job.note(start_path(log.path, offset), spare)
+    job.create_empty(start_path(log.path, offset), spare)
     job.sync_directory(log.path)
-    if 0 <= durable.noted_start != offset:
-        job.remove(start_path(log.path, durable.noted_start))
+    if 0 <= durable.start_file_offset != offset:
+        job.remove(start_path(log.path, durable.start_file_offset))
     job.start_offset = offset
-    durable.note_start(offset)
+    durable.set_start_file_offset(offset)
     return job
 
 
-def _add_snapshots_if_room(log: "Log", job: LogJob) -> None:
-    """Write snapshots on a full disk, if they fit. Otherwise a crash loses the sequences."""
+def _add_snapshots_if_space(log: "Log", job: LogJob) -> None:
+    """Add pending snapshots that the job omits if the disk has no space for them.
+
+    Without these snapshots, a crash loses the producers' sequences.
+    """
     durable = log.durable
-    for offset, entries in durable.rolled:
+    for offset, entries in durable.pending_snapshots:
         if offset not in durable.snapshots and offset <= durable.target_start_offset:
-            job.write_if_room(snapshot_path(log.path, offset), partial(encode_snapshot, entries))
+            job.write_if_space(snapshot_path(log.path, offset), partial(encode_snapshot, entries))
 
 
-def _add_stray_snapshots(log: "Log", job: LogJob) -> None:
-    """Keep one snapshot per segment and the newest one; remove the others."""
+def _add_snapshot_removals(log: "Log", job: LogJob) -> None:
+    """Add the removal of all snapshots except one per segment and the newest one."""
     for offset in log.durable.snapshots:
         if offset not in log.segments.base_offsets and offset != job.recovery_point:
             job.remove(snapshot_path(log.path, offset))
-            job.stray.append(offset)
+            job.removed_snapshots.append(offset)
 
 
 def done(log: "Log", job: LogJob) -> None:
+    """Apply the result of a job that has run."""
     durable = log.durable
-    durable.end()
-    if job.synced:
-        durable.synced(job.end_offset)
-        if job.named is not None:
-            job.named.synced_entry = True
-            durable.name()
-        _release_dropped(log, job)
+    durable.end_job()
+    if job.are_names_synced:
+        durable.raise_synced_offset(job.end_offset)
+        if job.active is not None:
+            job.active.is_name_synced = True
+            durable.directory_is_durable()
+        _close_removed(log, job)
     if job.error is not None:
-        _failed(log, job, job.error)
+        _apply_failure(log, job, job.error)
         return
-    durable.succeeded()
-    durable.no_job_wanted()
+    durable.job_succeeded()
+    durable.clear_job_request()
     if job.recovery_point >= 0:
-        for segment in job.settled:
+        for segment in job.covered:
             segment.indexes_on_disk = True
         durable.checkpoint_written(job)
-        retention.start_here(log, job.start_offset)
-        _release_dropped(log, job)
+        retention.apply_log_start(log, job.start_offset)
+        _close_removed(log, job)
     elif job.start_offset >= 0:
-        retention.start_here(log, job.start_offset)
+        retention.apply_log_start(log, job.start_offset)
     unsynced = log.written_end_offset - durable.synced_offset
     if (
-        durable.unsettled
-        or durable.doomed
+        durable.uncovered
+        or durable.files_to_remove
         or durable.target_start_offset > log.log_start_offset
         or unsynced >= log.config.flush_messages
     ):
-        durable.want_job()
+        durable.request_job()
 
 
-def _release_dropped(log: "Log", job: LogJob) -> None:
-    """Release the segments that the job has synced and that are below the first segment.
+def _close_removed(log: "Log", job: LogJob) -> None:
+    """Close the segments that the job has synced, and that retention has removed from the log.
 
-    A segment that was dropped before its sync stays in `unsettled`: the synced offset covers it,
-    and only its batches have the producers' sequences until the next snapshot is written.
+    A segment that was removed before its sync stays in `uncovered` until then. Until the next
+    snapshot is written, only its batches have the producers' sequences.
     """
     for segment in job.sealed:
-        if segment.base_offset < log.segments.base_offsets[0] and segment in log.durable.unsettled:
-            log.durable.release(segment)
-            segment.forget()
+        if segment.base_offset < log.segments.base_offsets[0] and segment in log.durable.uncovered:
+            log.durable.remove_uncovered(segment)
+            segment.close()
 
 
-def _failed(log: "Log", job: LogJob, error: OSError) -> None:
+def _apply_failure(log: "Log", job: LogJob, error: OSError) -> None:
     code = error.errno or 0
-    if code not in PASSING or not job.has_data:
+    if code not in PASSING or not job.are_files_synced:
         log.go_offline(error)
         return
-    # Synced data is safe. The next timer or sync retries the rest.
+    # The records are synced. The next job writes the missing files.
     if code != log.durable.job_errno:
         _LOG.warning(
             "checkpoint not written, retrying: partition=%s error=%s", log.partition, error
         )
-    log.durable.failed(code)
+    log.durable.job_failed(code)
 
 
-def _add_drop(log: "Log", job: LogJob) -> None:
+def _add_page_drop(log: "Log", job: LogJob) -> None:
     dropped = log.page_drops.take(log.written_size, log.settings.drop_behind_bytes)
     if dropped is None:
         return
-    start, end, tail = dropped
-    if tail is not None:
-        job.drop_cached(tail, 0, 0)
+    start, end, former_file = dropped
+    if former_file is not None:
+        job.drop_cached(former_file, 0, 0)
     job.drop_cached(log.active().open(), start, end - start)
 
 
-def is_blank(log: "Log") -> bool:
-    """Whether nothing was ever written. Such a log can be lost and recreated."""
+def was_never_written(log: "Log") -> bool:
+    """Whether nothing was ever written. Such a log needs no job: it can be recreated empty."""
     return log.written_end_offset == log.log_start_offset == 0
 
 
-def is_ahead(log: "Log") -> bool:
-    """Whether the log has anything that its checkpoint does not cover."""
+def needs_checkpoint(log: "Log") -> bool:
+    """Whether the log contains something that its checkpoint does not cover."""
     durable = log.durable
     return (
         log.written_end_offset != durable.recovery_point
         or log.log_start_offset != durable.target_start_offset
-        or bool(durable.unsettled)
+        or bool(durable.uncovered)
     )

@@ -1,12 +1,12 @@
-"""Work on the files of one log that waits for the disk, in a worker thread.
+"""Work on the files of one log that waits for the disk. A worker thread runs it.
 
-A job has all its input: open files and encoded bytes. It reads no state of the loop, so the log
-continues to be used. Afterwards the loop passes the job to `Log.done`.
+A job contains all its input: open files and encoded bytes. It uses no state of the loop, so clients
+can use the log while the job runs. Afterwards, the loop passes the job to `Log.done`.
 
 1. Steps run in order, and the first error ends the job. So each step can rely on the ones before
    it.
-2. `synced` is true once all log files of the job, and their names, are synced. If the disk is full
-   after that, only derived files are missing, and the next job writes them.
+2. `are_names_synced` is true once all log files of the job, and their names, are synced. If the
+   disk is full after that, only derived files are missing, and the next job writes them.
 """
 
 import errno
@@ -24,85 +24,93 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 PASSING = FULL | {errno.EMFILE, errno.ENFILE}
 """Temporary errors: the log is intact, and the operation is retried.
 
-Except for a sync: after any error of a sync, the kernel can have dropped the data.
+This does not apply to a sync: after any error of a sync, the kernel can have dropped the data.
 """
 
 
 class LogJob:
     __slots__ = (
         "_files",
-        "_first",
+        "_files_to_sync",
+        "_first_steps",
         "_is_cancelled",
         "_lock",
         "_steps",
-        "_synced_files",
-        "doomed",
+        "active",
+        "active_facts",
+        "are_files_synced",
+        "are_names_synced",
+        "covered",
         "end_offset",
         "error",
-        "has_data",
-        "named",
         "recovery_point",
-        "rolled",
+        "removed_file_count",
+        "removed_snapshots",
         "sealed",
-        "settled",
         "snapshots",
         "start_offset",
-        "stray",
-        "synced",
-        "vouched",
+        "written_snapshot_count",
     )
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._synced_files: list[LogFile] = []
-        self._first: list[Callable[[], None]] = []
+        self._files_to_sync: list[LogFile] = []
+        self._first_steps: list[Callable[[], None]] = []
+        """The steps before `are_names_synced` becomes true."""
         self._steps: list[Callable[[], None]] = []
+        """The steps after that."""
         self.error: OSError | None = None
         self._is_cancelled = False
         self._lock = threading.Lock()
-        """The worker holds it during a step that uses a file name."""
-        self.has_data = False
+        """The worker holds it during a step."""
+        self.are_files_synced = False
         """Whether all log files of the job are synced."""
-        self.synced = False
-        """Whether their names are synced as well."""
-        # The values that the log applies when the job is done; -1 if unchanged.
+        self.are_names_synced = False
+        """Whether the names of these files are synced as well."""
+        # The values that the log applies when the job has succeeded; -1 if unchanged.
         self.end_offset = -1
+        """The end of the records that the job syncs."""
         self.recovery_point = -1
         self.start_offset = -1
-        self.vouched: SegmentFacts | None = None
-        self.named: Segment | None = None
-        """The segment whose directory entry is synced."""
+        self.active_facts: SegmentFacts | None = None
+        self.active: Segment | None = None
+        """The active segment, whose name is synced."""
         self.sealed: list[Segment] = []
         """The sealed segments whose files are synced."""
-        self.settled: list[Segment] = []
+        self.covered: list[Segment] = []
+        """The sealed segments whose index files are written, so that the checkpoint covers them."""
         self.snapshots: list[int] = []
-        self.stray: list[int] = []
-        """Offsets of snapshots to be removed."""
-        self.rolled = 0
-        self.doomed = 0
+        """Offsets of the snapshots that the job writes."""
+        self.removed_snapshots: list[int] = []
+        """Offsets of the snapshots that the job removes."""
+        self.written_snapshot_count = 0
+        """The number of the log's first pending snapshots that the job writes."""
+        self.removed_file_count = 0
+        """The number of the log's first files to remove that the job removes."""
 
     @staticmethod
     def failed(files: Files, error: OSError) -> "LogJob":
-        """A job that could not be built: it does nothing and has failed."""
+        """A job that has failed before its first step, because it could not be built."""
         job = LogJob(files)
-        job.has_data = True
+        job.are_files_synced = True
         job.error = error
         return job
 
     def run(self) -> None:
-        """Never raises OSError: `Log.done` reads `error`."""
+        """Run all steps. Stores an OSError in `error`, which `Log.done` reads."""
         if self.error is not None:
             return
         try:
-            for file in self._synced_files:
+            for file in self._files_to_sync:
                 self._files.sync(file.fd)
-            self.has_data = True
-            self.synced = self._run_steps(self._first)
+            self.are_files_synced = True
+            self.are_names_synced = self._run_steps(self._first_steps)
             self._run_steps(self._steps)
         except OSError as error:
             self.error = error
 
     def _run_steps(self, steps: list[Callable[[], None]]) -> bool:
+        """Run these steps. False if the job was cancelled."""
         for step in steps:
             with self._lock:
                 if self._is_cancelled:
@@ -112,27 +120,30 @@ class LogJob:
 
     def release_files(self) -> None:
         """Release the open log files after the job has run."""
-        self._synced_files.clear()
+        self._files_to_sync.clear()
 
     def cancel(self) -> None:
-        """Cancel, because the partition was deleted. Afterwards no step uses its directory.
+        """Cancel, because the partition was deleted, and wait for the end of the current step.
 
-        Another partition can then have the same name.
+        Afterwards no step uses the directory, so a new partition can have the same name.
         """
         self._is_cancelled = True
         with self._lock:
             pass
 
+    # Methods that add a step.
+
     def sync(self, file: LogFile) -> None:
-        self._synced_files.append(file)
+        """Sync a log file, before all other steps."""
+        self._files_to_sync.append(file)
 
-    def sync_name(self, directory: str) -> None:
-        """Sync a directory before `synced` becomes true."""
-        self._first.append(partial(self._files.sync_directory, directory))
+    def sync_directory_first(self, directory: str) -> None:
+        """Sync a directory before `are_names_synced` becomes true."""
+        self._first_steps.append(partial(self._files.sync_directory, directory))
 
-    def create_name(self, path: str, data: Bytes) -> None:
-        """Write a file, if it does not exist, before `synced` becomes true."""
-        self._first.append(partial(self._files.create_file, path, data))
+    def create_file_first(self, path: str, data: Bytes) -> None:
+        """Write a file, if it does not exist, before `are_names_synced` becomes true."""
+        self._first_steps.append(partial(self._files.create_file, path, data))
 
     def sync_directory(self, path: str) -> None:
         self._steps.append(partial(self._files.sync_directory, path))
@@ -141,24 +152,24 @@ class LogJob:
         """Write a derived file without syncing it: a checksum covers it, and it can be rebuilt."""
         self._steps.append(partial(self._files.write_file, path, data, sync=False))
 
-    def write_later(self, path: str, make: Callable[[], Bytes], *, sync: bool) -> None:
-        """Write the bytes that `make` returns; the worker calls it."""
+    def write_made(self, path: str, make: Callable[[], Bytes], *, sync: bool) -> None:
+        """Write the bytes that `make` returns. The worker calls it."""
         self._steps.append(partial(_write_made, self._files, path, make, sync))
 
-    def write_if_room(self, path: str, make: Callable[[], Bytes]) -> None:
+    def write_if_space(self, path: str, make: Callable[[], Bytes]) -> None:
         """Write and sync an optional file: a full disk is not an error."""
-        self._steps.append(partial(_write_if_room, self._files, path, make))
+        self._steps.append(partial(_write_if_space, self._files, path, make))
 
-    def sync_later(self, path: str) -> None:
-        """Add a step to this job that syncs a derived file, if it exists."""
+    def sync_file_if_exists(self, path: str) -> None:
+        """Sync a derived file, if it exists."""
         self._steps.append(partial(_sync_path, self._files, path))
 
     def replace(self, path: str, data: Bytes) -> None:
         self._steps.append(partial(self._files.replace_file, path, data))
 
-    def note(self, path: str, spare: list[str]) -> None:
-        """Create an empty file; on a full disk, rename a spare file instead."""
-        self._steps.append(partial(_note, self._files, path, spare))
+    def create_empty(self, path: str, spare: list[str]) -> None:
+        """Create an empty file. On a full disk, rename one of the spare files instead."""
+        self._steps.append(partial(_create_empty, self._files, path, spare))
 
     def remove(self, path: str) -> None:
         self._steps.append(partial(self._files.remove, path))
@@ -167,23 +178,23 @@ class LogJob:
         """Rename a file, if it exists."""
         self._steps.append(partial(_rename, self._files, source, target))
 
-    def then(self, call: Callable[[], None]) -> None:
-        """Call this in the worker after all earlier steps."""
-        self._steps.append(call)
+    def then(self, step: Callable[[], None]) -> None:
+        """Add any other step. The worker calls it."""
+        self._steps.append(step)
 
     def drop_cached(self, file: LogFile, position: int, size: int) -> None:
+        """Drop a range of a file from the page cache; size 0 means up to the end of the file."""
         self._steps.append(partial(_drop_cached, self._files, file, position, size))
 
 
-# None of these functions refers to the job, so that the job and its open files are freed with the
-# last reference.
+# These functions do not refer to the job. Otherwise a reference cycle would keep its files open.
 
 
 def _write_made(files: Files, path: str, make: Callable[[], Bytes], sync: bool) -> None:
     files.write_file(path, make(), sync=sync)
 
 
-def _write_if_room(files: Files, path: str, make: Callable[[], Bytes]) -> None:
+def _write_if_space(files: Files, path: str, make: Callable[[], Bytes]) -> None:
     try:
         files.write_file(path, make(), sync=True)
     except OSError as error:
@@ -191,7 +202,7 @@ def _write_if_room(files: Files, path: str, make: Callable[[], Bytes]) -> None:
             raise
 
 
-def _note(files: Files, path: str, spare: list[str]) -> None:
+def _create_empty(files: Files, path: str, spare: list[str]) -> None:
     try:
         files.write_file(path, b"", sync=False)
     except OSError as error:
@@ -220,5 +231,5 @@ def _rename(files: Files, source: str, target: str) -> None:
 
 
 def _drop_cached(files: Files, file: LogFile, position: int, size: int) -> None:
-    # Refers to the LogFile rather than to its descriptor, so that the file stays open.
+    # The step refers to the LogFile, not to its descriptor, so that the file stays open.
     files.drop_cached(file.fd, position, size)

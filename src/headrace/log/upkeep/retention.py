@@ -1,14 +1,15 @@
 """Decides which segments retention deletes: by age, by size, or below the log start.
 
-Retention deletes complete segments, oldest first, never above the high watermark. The decision is a
-new log start. The next job writes it to the checkpoint, then the log starts there. The job after
-that removes the files. So a start offset that a client has seen never decreases.
+Retention deletes complete segments, oldest first, and none above the high watermark. Its decision
+is a new log start. The next job writes this offset to the checkpoint. After the job, the log starts
+there. The job after that removes the files. So a start offset that a client has seen never
+decreases.
 
 1. The age of a segment is that of its largest timestamp, as in Kafka. It does not depend on the
    broker's clock at the time of the append (I31).
-2. If that timestamp is missing, or more than a day in the future, the time of the last append is
-   used: the broker's clock then, or the file's modification time after a restart. So a timestamp in
-   the future does not keep a segment forever.
+2. If that timestamp is missing, the time of the last append applies: the broker's clock at that
+   time, or the file's modification time after a restart. If the timestamp is more than a day in the
+   future, at most one day after the last append applies, so a segment does not stay forever.
 """
 
 import logging
@@ -33,7 +34,7 @@ def delete_records(log: "Log", before: int, high_watermark: int) -> int:
         before = high_watermark
     if before < 0 or before > high_watermark:
         raise errors.out_of_range(log.partition, before, log.log_start_offset, high_watermark)
-    log.durable.aim_at(before)
+    log.durable.raise_target_start(before)
     return max(before, log.log_start_offset)
 
 
@@ -46,21 +47,21 @@ def apply(log: "Log", now_ms: int, high_watermark: int, by_time: bool) -> int:
         if config.retention_bytes >= 0:
             excess = log.size_bytes() - config.retention_bytes
 
-            def is_excess(segment: Segment, _: int) -> bool:
+            def is_excess(segment: Segment) -> bool:
                 nonlocal excess
                 if excess < segment.size:
                     return False
                 excess -= segment.size
                 return True
 
-            count += _drop(log, now_ms, high_watermark, is_excess)
+            count += _delete_first(log, now_ms, high_watermark, is_excess)
         if config.retention_ms >= 0 and by_time:
             oldest_ms = now_ms - config.retention_ms
 
-            def is_expired(segment: Segment, _: int) -> bool:
+            def is_expired(segment: Segment) -> bool:
                 return newest_ms(segment, now_ms) < oldest_ms
 
-            count += _drop(log, now_ms, high_watermark, is_expired)
+            count += _delete_first(log, now_ms, high_watermark, is_expired)
     return count
 
 
@@ -74,34 +75,37 @@ def newest_ms(segment: Segment, now_ms: int) -> int:
     return min(timestamp, int(segment.appended_ms) + _DAY_MS)
 
 
-def _drop(
-    log: "Log", now_ms: int, high_watermark: int, is_due: Callable[[Segment, int], bool]
+def _delete_first(
+    log: "Log", now_ms: int, high_watermark: int, is_due: Callable[[Segment], bool]
 ) -> int:
-    """Set the target start after all due segments, oldest first; returns their number."""
+    """Request a log start after the first segments that are due; returns their number."""
     count = 0
-    for at, segment in enumerate(log.segments.all):
-        is_active = at + 1 == len(log.segments.all)
-        end = log.written_end_offset if is_active else log.segments.base_offsets[at + 1]
-        if (is_active and segment.size == 0) or end > high_watermark or not is_due(segment, end):
+    for index, segment in enumerate(log.segments.all):
+        is_active = index + 1 == len(log.segments.all)
+        end = log.written_end_offset if is_active else log.segments.base_offsets[index + 1]
+        if (is_active and segment.size == 0) or end > high_watermark or not is_due(segment):
             break
         count += 1
     if count == len(log.segments.all):
         try:
             log.roll(now_ms)
-            log.roll_succeeded()
+            log.record_roll(has_failed=False)
         except ApiError as error:
             # The other segments are deleted. The next call retries the active segment.
-            if log.roll_failed():
+            if log.record_roll(has_failed=True):
                 message = "active segment not rolled, retention keeps it: partition=%s error=%s"
                 _LOG.warning(message, log.partition, error)
             count -= 1
     if count:
-        log.durable.aim_at(log.segments.base_offsets[count])
+        log.durable.raise_target_start(log.segments.base_offsets[count])
     return count
 
 
-def start_here(log: "Log", offset: int) -> None:
-    """Set the log start to an offset that is durable, and remove the segments below it."""
+def apply_log_start(log: "Log", offset: int) -> None:
+    """Set the log start to an offset that is durable, and remove the segments below it.
+
+    A later job removes their files.
+    """
     if offset > log.log_start_offset:
         log.raise_start(offset)
     count = bisect_right(log.segments.base_offsets, log.log_start_offset) - 1
@@ -111,8 +115,8 @@ def start_here(log: "Log", offset: int) -> None:
     for segment in removed:
         # Readers keep their open files.
         snapshot = snapshot_path(log.path, segment.base_offset)
-        log.durable.doom(segment.paths(), segment.base_offset, snapshot)
-        segment.forget()
+        log.durable.remove_files_of(segment.paths(), segment.base_offset, snapshot)
+        segment.close()
     first, last = removed[0].base_offset, log.segments.base_offsets[0] - 1
     _LOG.info(
         "segments deleted: partition=%s count=%d first_offset=%d last_offset=%d",

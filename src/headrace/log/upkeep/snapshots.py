@@ -1,19 +1,19 @@
 """Encodes and decodes producer snapshots: `<offset>.snapshot`, the producers before an offset.
 
 The format is Kafka's version 1: a version, a CRC-32C of the rest, one entry per producer. An entry
-has only one batch. The four batches before it are stored after the entries. Kafka's reader ignores
-them and the checksum covers them, so a retry is recognised even after a restart.
+contains only the last batch of its producer. The four batches before it are stored after the
+entries, so that a retry of them is recognised after a restart. Kafka's reader ignores these.
 """
 
 import struct
 
 from headrace.log.producers import (
+    BATCHES_KEPT,
     NO_OFFSET,
     NO_SEQUENCE,
-    SPANS_KEPT,
+    BatchMetadata,
     ProducerEntry,
     ProducerTable,
-    Span,
 )
 from headrace.record.batch import crc32c
 
@@ -30,15 +30,15 @@ def encode_snapshot(entries: dict[int, ProducerEntry]) -> bytes:
     parts: list[bytes] = [_COUNT.pack(len(entries))]
     older: list[bytes] = []
     for producer_id, entry in entries.items():
-        spans = entry.spans
-        last = spans[0] if spans else None
+        batches = entry.batches
+        last = batches[0] if batches else None
         parts.append(
             _ENTRY.pack(
                 producer_id,
                 entry.epoch,
                 NO_SEQUENCE if last is None else last.last_sequence,
                 NO_OFFSET if last is None else last.last_offset,
-                0 if last is None else last.offset_delta,
+                0 if last is None else last.last_offset_delta,
                 entry.timestamp,
                 entry.coordinator_epoch,
                 entry.transaction_first_offset,
@@ -47,12 +47,12 @@ def encode_snapshot(entries: dict[int, ProducerEntry]) -> bytes:
         older.extend(
             _OLDER.pack(
                 producer_id,
-                span.last_sequence,
-                span.last_offset,
-                span.offset_delta,
-                span.timestamp,
+                batch_metadata.last_sequence,
+                batch_metadata.last_offset,
+                batch_metadata.last_offset_delta,
+                batch_metadata.timestamp,
             )
-            for span in spans[1:]
+            for batch_metadata in batches[1:]
         )
     if older:
         parts += (_OLDER_MAGIC, _COUNT.pack(len(older)), *older)
@@ -61,7 +61,7 @@ def encode_snapshot(entries: dict[int, ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes, offset: int, producers_max: int) -> ProducerTable | None:
-    """The table of a snapshot; None if the file is not valid."""
+    """The table of a snapshot at an offset; None if the file is not valid."""
     try:
         version, crc = _HEADER.unpack_from(data)
         if version != _VERSION or crc != crc32c(data[_HEADER.size :]):
@@ -77,21 +77,21 @@ def decode_snapshot(data: bytes, offset: int, producers_max: int) -> ProducerTab
         return None
     table = ProducerTable(producers_max)
     for producer_id, epoch, sequence, last_offset, delta, timestamp, coordinator, first in rows:
-        spans: tuple[Span, ...] = ()
+        batches: tuple[BatchMetadata, ...] = ()
         if last_offset >= 0:
-            last = Span(sequence, last_offset, delta, timestamp)
-            spans = (last, *older.get(producer_id, ()))[:SPANS_KEPT]
+            last = BatchMetadata(sequence, last_offset, delta, timestamp)
+            batches = (last, *older.get(producer_id, ()))[:BATCHES_KEPT]
         changed = last_offset if last_offset >= 0 else offset - 1
         table.entries[producer_id] = ProducerEntry(
-            producer_id, epoch, spans, timestamp, coordinator, first, changed
+            producer_id, epoch, batches, timestamp, coordinator, first, changed
         )
-    table.reopen_transactions()
+    table.rebuild_open_transactions()
     return table
 
 
-def _decode_older(data: bytes, at: int) -> dict[int, list[Span]]:
+def _decode_older(data: bytes, at: int) -> dict[int, list[BatchMetadata]]:
     """The batches before each producer's last one; empty in snapshots of Kafka."""
-    found: dict[int, list[Span]] = {}
+    found: dict[int, list[BatchMetadata]] = {}
     if data[at : at + len(_OLDER_MAGIC)] != _OLDER_MAGIC:
         return found
     at += len(_OLDER_MAGIC)
@@ -99,6 +99,6 @@ def _decode_older(data: bytes, at: int) -> dict[int, list[Span]]:
     at += _COUNT.size
     rows = _OLDER.iter_unpack(data[at : at + count * _OLDER.size])
     for producer_id, sequence, last_offset, delta, timestamp in rows:
-        span = Span(sequence, last_offset, delta, timestamp)
-        found.setdefault(producer_id, []).append(span)
+        batch_metadata = BatchMetadata(sequence, last_offset, delta, timestamp)
+        found.setdefault(producer_id, []).append(batch_metadata)
     return found

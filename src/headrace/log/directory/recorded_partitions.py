@@ -1,16 +1,16 @@
-"""Records the partitions of a data directory, outside of their directories.
+"""Records the partitions of a data directory, outside of their directories, to detect lost ones.
 
-Owns `headrace-topic-ids`, which has the topic id of each partition and is replaced with Kafka's
-checkpoint files; `headrace-created`, which has the changes since; and `headrace-lost`, which has
-the lost partitions. Loop thread only, except for a worker that writes the checkpoints.
+Owns three files. `headrace-topic-ids` has the topic id of each partition, and is replaced with
+Kafka's checkpoint files. `headrace-created` has the changes since. `headrace-lost` has the lost
+partitions. Loop thread only, except for a worker that writes the checkpoints.
 
 1. A partition is recorded after its first segment exists, and before it is served. Its row is
    removed before its directory is renamed. So if a recorded partition has no segment, another
    program removed it, and its records are lost.
 2. `headrace-created` is not synced. It is valid after a kill, and ignored after a power failure.
    `headrace-topic-ids` lists only durable directories.
-3. A lost partition stays lost until its segments are restored, or until it is created again,
-   because another broker has all its records or an operator accepts the loss.
+3. A lost partition stays lost until its segments are restored, or until it is created again. It is
+   created again if another broker has all its records, or an operator accepts the loss.
 """
 
 import contextlib
@@ -29,32 +29,31 @@ LOST = "headrace-lost"
 _LOG = logging.getLogger(__name__)
 
 
-class Recorded:
+class RecordedPartitions:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
         self.checkpointed: dict[str, UUID] = {}
-        """The content of `headrace-topic-ids`: the topics that Kafka's checkpoint files refer to.
-        """
+        """The content of `headrace-topic-ids`. Kafka's checkpoint files refer to these topics."""
         self.ids: dict[str, UUID] = {}
         """The topic ids of all recorded partitions, by directory name."""
         self.lost: dict[str, UUID] = {}
-        """Recorded partitions that had no segment at start-up."""
+        """RecordedPartitions partitions that had no segment at start-up."""
         self._written_lost: dict[str, UUID] = {}
+        """The content of `headrace-lost`."""
         self._fd = -1
         self._rows = 0
         """The number of rows in `headrace-created`."""
         self._pending: tuple[dict[str, UUID], dict[str, UUID], int] | None = None
-        """The ids and the lost partitions of the last checkpoint, and the number of rows it covers.
-        """
+        """Ids, lost partitions and covered rows of a checkpoint that might not be durable yet."""
 
     def read(
-        self, directories: Collection[str], is_cached: bool, aside: Collection[str] = ()
+        self, directories: Collection[str], is_cached: bool, renamed: Collection[str] = ()
     ) -> None:
-        """Read the files and find lost partitions.
+        """Read the files, and find lost partitions.
 
-        With `is_cached`, the page cache still has all writes of the last process. `aside` has the
-        names of directories that this broker has renamed, perhaps after the last checkpoint.
+        With `is_cached`, the page cache still has all writes of the last process. `renamed` has the
+        new names of directories that the broker has renamed, maybe after the last checkpoint.
         """
         self.checkpointed = read_ids(self._files, f"{self._directory}/{TOPIC_IDS}")
         self.ids = dict(self.checkpointed)
@@ -62,11 +61,11 @@ class Recorded:
         if is_cached:
             for name, topic_id in _read_rows(self._files, path):
                 self._rows += 1
-                _change(self.ids, name, topic_id)
+                _apply_row(self.ids, name, topic_id)
         else:
             # Otherwise these rows would be valid after the next kill.
             self._files.remove(path)
-            self._forget_unsynced(directories, aside)
+            self._forget_unsynced(directories, renamed)
         for name, topic_id in self.ids.items():
             if name not in directories or (is_cached and not self._has_segments(name)):
                 self.lost[name] = topic_id
@@ -77,23 +76,23 @@ class Recorded:
         if self.lost != self._written_lost:
             self._write_lost()
 
-    def _forget_unsynced(self, directories: Collection[str], aside: Collection[str]) -> None:
-        """Remove the rows of partitions whose segments a power failure can have removed.
+    def _forget_unsynced(self, directories: Collection[str], renamed: Collection[str]) -> None:
+        """Remove the rows of partitions without segments, if a power failure explains this.
 
-        An empty segment is not synced, nor is the row of a directory that was renamed since the
-        last checkpoint. With these rows, a kill before the partition is created again would make it
-        a lost one.
+        An empty segment is not synced. Neither is the removal of the row of a renamed directory
+        since the last checkpoint. If such a row stayed, the partition would be lost after the next
+        kill.
         """
         for name in list(self.ids):
             if name in directories:
                 is_unsynced = not self._has_segments(name)
             else:
-                is_unsynced = any(each.startswith(f"{name}.") for each in aside)
+                is_unsynced = any(each.startswith(f"{name}.") for each in renamed)
             if is_unsynced:
                 self.remove(name)
 
     def _write_lost(self) -> None:
-        """Write `headrace-lost`: the next start might not have the data that proves the loss."""
+        """Write `headrace-lost`, because the next start might not be able to detect the loss."""
         try:
             self._files.replace_file(f"{self._directory}/{LOST}", encode_ids(self.lost))
             self._written_lost = dict(self.lost)
@@ -127,7 +126,7 @@ class Recorded:
         try:
             self._append(f"-{name} -")
         except OSError as error:
-            # The next start reports the partition as lost, and has no proof for the others.
+            # The next start treats the partition as lost, and so proves nothing for the others.
             message = "deleted partition still listed: directory=%s partition=%s error=%s"
             _LOG.warning(message, self._directory, name, error)
         del self.ids[name]
@@ -135,12 +134,12 @@ class Recorded:
     def _append(self, row: str) -> None:
         if self._fd < 0:
             self._fd = self._files.open(f"{self._directory}/{CREATED}", write=True, create=True)
-        # The newline comes first, so that it ends an incomplete row.
+        # The newline precedes the row, so that it ends an incomplete one.
         self._files.append(self._fd, [f"\n{row}".encode()])
         self._rows += 1
 
     def checkpoint(self, ids: dict[str, UUID]) -> list[tuple[str, bytes]]:
-        """The names and contents of the files that change. Call `written` once they are durable."""
+        """The names and contents of the files that must be replaced. Call `written` after that."""
         self._pending = ids, dict(self.lost), self._rows
         contents = []
         if ids != self.checkpointed:
@@ -150,7 +149,7 @@ class Recorded:
         return contents
 
     def written(self) -> None:
-        """Remove the rows that the last checkpoint covers, because it is durable."""
+        """Remove the rows that the last checkpoint covers, because that checkpoint is durable."""
         if self._pending is None:
             return
         self.checkpointed, self._written_lost, rows = self._pending
@@ -177,7 +176,8 @@ def missing(files: Files, directory: str) -> list[str]:
     """The recorded partitions without a directory. A broker can be running."""
     before = _read_all(files, directory)
     found = {info.name for info in files.list_directory(directory) if info.is_directory}
-    # A row is removed before its directory. If the row still exists, the partition was not deleted.
+    # The broker removes the row of a deleted partition before its directory. So a partition whose
+    # row exists before and after the listing was not deleted.
     after = _read_all(files, directory)
     return sorted(name for name in before if name in after and name not in found)
 
@@ -185,7 +185,7 @@ def missing(files: Files, directory: str) -> list[str]:
 def _read_all(files: Files, directory: str) -> dict[str, UUID]:
     ids = read_ids(files, f"{directory}/{TOPIC_IDS}")
     for name, topic_id in _read_rows(files, f"{directory}/{CREATED}"):
-        _change(ids, name, topic_id)
+        _apply_row(ids, name, topic_id)
     return ids
 
 
@@ -217,7 +217,7 @@ def encode_ids(ids: Mapping[str, UUID]) -> bytes:
 
 
 def _read_rows(files: Files, path: str) -> Iterator[tuple[str, UUID | None]]:
-    """Yield each change: a partition's topic id, or None if the partition was removed."""
+    """Yield each change: a partition's name, and its topic id, or None if it was removed."""
     try:
         lines = files.read_file(path).decode(errors="replace").split("\n")
     except FileNotFoundError:
@@ -233,7 +233,7 @@ def _read_rows(files: Files, path: str) -> Iterator[tuple[str, UUID | None]]:
                 continue
 
 
-def _change(ids: dict[str, UUID], name: str, topic_id: UUID | None) -> None:
+def _apply_row(ids: dict[str, UUID], name: str, topic_id: UUID | None) -> None:
     if topic_id is None:
         ids.pop(name, None)
     else:

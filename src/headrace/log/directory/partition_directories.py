@@ -1,4 +1,4 @@
-"""Names of partition directories, and the topic that a directory belongs to."""
+"""Names of partition directories, and the topic ids that they contain."""
 
 from uuid import UUID
 
@@ -9,7 +9,7 @@ from headrace.log.upkeep import checkpoints
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition, check_topic_name
 
-_NAMED_MAX = 20
+_LISTED_MAX = 20
 
 
 def parse_partition(name: str) -> TopicPartition | None:
@@ -24,8 +24,8 @@ def parse_partition(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(partition))
 
 
-def named(partitions: list[TopicPartition]) -> str:
-    """Partitions in one line. Several partitions of one topic are shown as their number."""
+def summary(partitions: list[TopicPartition]) -> str:
+    """Partitions in one line, for logs. Several partitions of a topic are shown as their number."""
     by_topic: dict[str, list[TopicPartition]] = {}
     for partition in partitions:
         by_topic.setdefault(partition.topic, []).append(partition)
@@ -33,12 +33,12 @@ def named(partitions: list[TopicPartition]) -> str:
         str(each[0]) if len(each) == 1 else f"{topic} ({len(each)} partitions)"
         for topic, each in by_topic.items()
     ]
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    return ", ".join(names[:_NAMED_MAX]) + more
+    more = f" and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
+    return ", ".join(names[:_LISTED_MAX]) + more
 
 
 def belongs_to(files: Files, path: str, topic_id: UUID) -> bool:
-    """Whether a directory belongs to this topic, or has no topic id and no records."""
+    """Whether a directory has this topic id, or neither a topic id nor records."""
     known = _topic_id_of(files, path)
     return known == topic_id or (known is None and is_empty(files, path))
 
@@ -46,10 +46,10 @@ def belongs_to(files: Files, path: str, topic_id: UUID) -> bool:
 def _topic_id_of(files: Files, path: str) -> UUID | None:
     checkpoint = read_log_checkpoint(files, path)
     # The checkpoint has a checksum and was synced.
-    return checkpoint.topic_id if checkpoint else written_topic_id(files, path)
+    return checkpoint.topic_id if checkpoint else read_topic_id(files, path)
 
 
-def written_topic_id(files: Files, path: str) -> UUID | None:
+def read_topic_id(files: Files, path: str) -> UUID | None:
     """The topic id in partition.metadata."""
     try:
         data = files.read_file(f"{path}/{checkpoints.PARTITION_METADATA}")
@@ -64,6 +64,7 @@ def write_topic_id(files: Files, path: str, topic_id: UUID) -> None:
 
 
 def is_empty(files: Files, path: str) -> bool:
+    """Whether a partition directory has no records."""
     return not any(
         info.size > 0 and info.name.endswith(".log") and offset_of(info.name) >= 0
         for info in files.list_directory(path)
