@@ -228,5 +228,5 @@ def _replicas_of(topic: TopicState | None) -> int:
 
 def _paths_of(name: str, topic: TopicState | None) -> list[str]:
     count = 0 if topic is None else len(topic.partitions)
-    states = [layout.states_path(name, first) for first in layout.states_firsts(count)]
+    states = [layout.states_path(name, first) for first in layout.state_node_partitions(count)]
     return [layout.topic_path(name), layout.topic_config_path(name), *states]

@@ -28,7 +28,7 @@ from headrace.coordination.port import (
     StoreUnavailable,
     WatchEvent,
 )
-from headrace.coordination.retries import repeated
+from headrace.coordination.retries import retry
 from headrace.model.backoff import backoff
 from headrace.model.cluster import Endpoint
 from headrace.model.errors import ApiError
@@ -103,7 +103,7 @@ class Registration:
         self._proof = proof
         # Before the registration, so that no event during it is missed.
         self._store.on_session(self._session_changed)
-        await repeated(self._register_and_read, self._registration_wait_s)
+        await retry(self._register_and_read, self._registration_wait_s)
         self._task = asyncio.get_running_loop().create_task(self._follow_store())
 
     async def stop(self) -> None:

@@ -54,13 +54,13 @@ async def _read_rest(
     versions[config_path] = stat.version
     config = layout.decode_config(config_path, data)
     partitions: list[PartitionState] = []
-    for first in layout.states_firsts(len(document.assignment)):
+    for first in layout.state_node_partitions(len(document.assignment)):
         path = layout.states_path(name, first)
         data, stat = await store.get(path)
         versions[path] = stat.version
         assignment = document.assignment[first : first + layout.PARTITIONS_PER_NODE]
         partitions += layout.decode_states(path, data, document.topic_id, assignment)
-    for index, (adding, removing) in document.moves.items():
+    for index, (adding, removing) in document.reassignments.items():
         partitions[index] = replace(partitions[index], adding=adding, removing=removing)
     # Replicas and states are in different nodes. Both must be from the same moment.
     stat_after = await store.exists(layout.topic_path(name))

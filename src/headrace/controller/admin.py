@@ -129,7 +129,7 @@ class Admin:
             Create(layout.topic_config_path(topic.name), layout.encode_config(topic.configs)),
             *(
                 Create(*self._states(topic, first))
-                for first in layout.states_firsts(len(topic.partitions))
+                for first in layout.state_node_partitions(len(topic.partitions))
             ),
         ]
 
@@ -143,7 +143,7 @@ class Admin:
                 deleted = machine.decide_deletion(self.image, name, topic_id, internal)
                 ops: list[Op] = [
                     self._writer.delete(layout.states_path(name, first))
-                    for first in layout.states_firsts(len(deleted.partitions))
+                    for first in layout.state_node_partitions(len(deleted.partitions))
                 ]
                 ops.append(self._writer.delete(layout.topic_config_path(name)))
                 ops.append(self._writer.delete(layout.topic_path(name)))
@@ -188,7 +188,7 @@ class Admin:
     def _growth_operations(self, before: TopicState, after: TopicState) -> list[Op]:
         document = layout.encode_topic(layout.topic_document(after))
         ops: list[Op] = [self._writer.set(layout.topic_path(after.name), document)]
-        for first in layout.states_firsts(len(after.partitions)):
+        for first in layout.state_node_partitions(len(after.partitions)):
             path, data = self._states(after, first)
             if first >= len(before.partitions):
                 ops.append(Create(path, data))

@@ -47,7 +47,7 @@ from headrace.controller.state_writer import StateWriter
 from headrace.controller.token_admin import TokenAdmin, TokenEdit
 from headrace.coordination import layout
 from headrace.coordination.port import Delete, Store, StoreError, StoreUnavailable
-from headrace.coordination.retries import repeated
+from headrace.coordination.retries import retry
 from headrace.env.clock import Clock, SystemClock
 from headrace.model.acls import Acl, AclFilter
 from headrace.model.cluster import BrokerInfo, ClusterImage, Endpoint
@@ -299,7 +299,7 @@ class Controller:
                 await self.secret.create()
             return await store_reader.read_cluster_id(self._store)
 
-        self.image.cluster_id = await repeated(prepare, self._registration_wait_s)
+        self.image.cluster_id = await retry(prepare, self._registration_wait_s)
         await self._registration.start(endpoints, rack, proof)
         await self._elect_first_leaders()
         self._live_image.start_notifying()

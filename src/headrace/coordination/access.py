@@ -1,7 +1,7 @@
-"""How a broker or a command reaches ZooKeeper: credentials, node ACLs and TLS.
+"""Credentials, node ACLs and TLS for connections to ZooKeeper.
 
-Reads the settings and the files that they name. Does not connect. Each error is StoreUnavailable
-with a sentence for the operator, and never contains a password.
+Reads the settings of a broker, and the files that they name. Does not connect. Each error is a
+StoreUnavailable with a message for the operator, and never contains a password.
 
 1. The file with the credentials must be private: no other user of the machine may have access.
 2. TLS verifies the certificate, and the host name unless the operator disables that check.
@@ -25,9 +25,9 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAccess:
     digest: str = field(default="", repr=False)
-    """USER:PASSWORD, or empty for none."""
+    """USER:PASSWORD, or empty for no credentials."""
     sets_acls: bool = False
-    """Whether new nodes can be changed only with these credentials."""
+    """Whether new nodes get ACLs, so that they can be changed only with these credentials."""
     tls: ssl.SSLContext | None = None
 
 
@@ -126,7 +126,7 @@ def _load_key(context: ssl.SSLContext, config: BrokerConfig) -> None:
         return
     password = config.get_optional_str("zookeeper.ssl.keystore.password") or ""
     try:
-        # A text, also if it is empty: OpenSSL would ask the terminal for a password otherwise.
+        # Without a password, OpenSSL would request one from the terminal. So it can be empty.
         context.load_cert_chain(path, password=password)
     except OSError as error:
         raise _unusable(name, path, error) from None

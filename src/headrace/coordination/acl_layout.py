@@ -2,10 +2,10 @@
 
     /acl/NN   {"acls": [[type, pattern, name, principal, host, operation, permission], ...]}
 
-1. NN is 00 to 3f, from the CRC-32 of type, pattern and name. So all rules of one pattern are in one
-   node, and few nodes hold many rules.
-2. A node with a value that this version does not know cannot be decoded. The reader must then allow
-   nothing, because the unknown rule might be one that denies.
+1. NN is 00 to 3f, from the CRC-32 of type, pattern and name. So a few nodes contain many ACLs, and
+   all ACLs of one resource pattern are in the same node.
+2. A node that contains an unknown value cannot be decoded. The reader must then allow nothing,
+   because the ACL with this value can be one that denies.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ E = TypeVar("E", bound=IntEnum)
 
 
 def acl_node(acl: Acl) -> int:
-    """The number of the node that stores a rule."""
+    """The number of the node that stores an ACL."""
     return crc32(f"{title(acl.type)},{title(acl.pattern)},{acl.name}".encode()) % NODES
 
 

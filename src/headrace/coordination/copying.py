@@ -1,11 +1,11 @@
 """Copies the store of a single broker to ZooKeeper, so that it can join a cluster.
 
-The copy becomes valid with its last node, the cluster id. No broker of the cluster may start
-before. An interrupted copy is repeated.
+The last node of a copy is the cluster id. No broker of the cluster may start before it exists. An
+interrupted copy is repeated.
 
 1. All durable nodes are copied with their data. ZooKeeper assigns new versions and zxids.
-2. If a cluster id exists, nothing is written: neither over another cluster, nor over this one,
-   which can have changed since.
+2. If ZooKeeper has a cluster id, nothing is written. It is the id of another cluster, or of this
+   cluster, which can have changed since it was copied.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ COPIED_SUFFIX = ".copied-to-zookeeper"
 
 
 async def copy_to_zookeeper(file: str, connect: str, access: ZooKeeperAccess = ANONYMOUS) -> None:
-    """Raises StoreFileError or StoreUnavailable, with a message for the user."""
+    """Copy a store file, and rename it. Raises StoreFileError or StoreUnavailable."""
     database = Database(file)
-    tree = {path: node.data for path, node in database.open().nodes if path != "/"}
+    nodes = {path: node.data for path, node in database.open().nodes if path != "/"}
     try:
         store = await ZooKeeperStore.open(connect, access=access)
         try:
-            await _copy(store, tree, connect)
+            await _copy(store, nodes, connect)
         finally:
             await store.close()
     finally:
@@ -35,22 +35,22 @@ async def copy_to_zookeeper(file: str, connect: str, access: ZooKeeperAccess = A
     os.rename(file, file + COPIED_SUFFIX)
 
 
-async def _copy(store: Store, tree: dict[str, bytes], connect: str) -> None:
-    cluster_id = tree.pop(layout.CLUSTER_ID, None)
+async def _copy(store: Store, nodes: dict[str, bytes], connect: str) -> None:
+    cluster_id = nodes.pop(layout.CLUSTER_ID, None)
     if cluster_id is None:
-        # The broker was never ready and has no data.
+        # The broker was never ready, so its store has no data.
         return
-    if await _is_there(store, cluster_id, connect):
+    if await _is_copied(store, cluster_id, connect):
         return
     by_depth: dict[int, list[str]] = {}
-    for path in tree:
+    for path in nodes:
         by_depth.setdefault(path.count("/"), []).append(path)
     for _, paths in sorted(by_depth.items()):
-        await asyncio.gather(*(_put(store, path, tree[path]) for path in paths))
-    await _put(store, layout.CLUSTER_ID, cluster_id)
+        await asyncio.gather(*(_create_or_set(store, path, nodes[path]) for path in paths))
+    await _create_or_set(store, layout.CLUSTER_ID, cluster_id)
 
 
-async def _is_there(store: Store, cluster_id: bytes, connect: str) -> bool:
+async def _is_copied(store: Store, cluster_id: bytes, connect: str) -> bool:
     try:
         other, _ = await store.get(layout.CLUSTER_ID)
     except NoNode:
@@ -64,7 +64,7 @@ async def _is_there(store: Store, cluster_id: bytes, connect: str) -> bool:
     return True
 
 
-async def _put(store: Store, path: str, data: bytes) -> None:
+async def _create_or_set(store: Store, path: str, data: bytes) -> None:
     while True:
         try:
             await store.create(path, data)

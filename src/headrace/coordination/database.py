@@ -1,11 +1,11 @@
 """The file of the embedded store: an SQLite database with the durable nodes.
 
-Owns the schema and all SQL statements. One thread at a time uses it, never the loop: each call can
-wait for the disk. It does not check versions or sessions.
+Owns the schema and all SQL statements. One thread at a time uses it, never the loop, because each
+call can wait for the disk. It does not check versions or sessions.
 
 1. `commit` returns after its transaction is on disk (write-ahead log, synchronous=FULL).
-2. After an error with an unknown state of the disk, all later commits are rejected (B13). After a
-   full disk, for which the transaction was rolled back, commits can be retried.
+2. After an error that leaves the state of the disk unknown, all later commits are rejected (B13).
+   If the disk was full, the transaction was rolled back, and the commit can be retried.
 3. Ephemeral nodes are not written, so those of a former process do not exist after `open`.
 """
 
@@ -37,8 +37,10 @@ class StoreFileError(Exception):
 
 
 class Loaded(NamedTuple):
+    """The content of the file."""
+
     epoch: int
-    """Epochs up to this one can have been used for zxids."""
+    """The largest epoch that zxids can have used."""
     nodes: list[tuple[str, Node]]
 
 
@@ -46,17 +48,18 @@ class Database:
     def __init__(self, path: str) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        self._failed = False
+        self._has_failed = False
 
     def open(self) -> Loaded:
+        """Open the file, or create it. Raises StoreFileError."""
         # Imported here: brokers with ZooKeeper do not need it, and the import slows the start.
         import sqlite3
 
         try:
             if not os.path.exists(self._path):
                 self._create()
-            # It contains credentials. SQLite gives new files the same mode, but not a write-ahead
-            # log that a killed process has left.
+            # The file contains credentials. SQLite gives new files the same mode, but does not
+            # change the mode of a write-ahead log that a killed process has left.
             for path in (self._path, self._path + "-wal"):
                 if os.path.exists(path):
                     os.chmod(path, 0o600)
@@ -64,7 +67,7 @@ class Database:
             return self._prepare(self._connection)
         except sqlite3.Error as error:
             self.close()
-            raise self._unusable(error) from None
+            raise self._error_of(error) from None
         except OSError as error:
             raise StoreFileError(
                 f"The store {self._path} cannot be created: {error.strerror or error}. Fix that, "
@@ -80,7 +83,7 @@ class Database:
         return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
 
     def _create(self) -> None:
-        # Create it under another name and sync it once: by default SQLite syncs an empty database
+        # Create the file under another name, and sync it once. SQLite would sync an empty database
         # seven times.
         new = self._path + ".new"
         # SQLite would replay a write-ahead log without a database into the new one.
@@ -105,8 +108,8 @@ class Database:
         _sync(os.path.dirname(self._path) or ".")
 
     def _prepare(self, connection: "sqlite3.Connection") -> Loaded:
-        # Lock it exclusively before the first access: then the index of the write-ahead log is in
-        # memory, and no second process can open the file.
+        # An exclusive lock before the first access keeps the index of the write-ahead log in
+        # memory, and prevents a second process from opening the file.
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA journal_mode=WAL")
@@ -130,7 +133,7 @@ class Database:
             )
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
-            raise self._corrupt(str(verdict))
+            raise self._damaged(str(verdict))
 
     def _load(self, connection: "sqlite3.Connection") -> Loaded:
         epoch = connection.execute("SELECT value FROM epoch").fetchone()[0]
@@ -143,13 +146,13 @@ class Database:
         ]
         return Loaded(epoch, nodes)
 
-    def _corrupt(self, reason: str) -> StoreFileError:
+    def _damaged(self, reason: str) -> StoreFileError:
         return StoreFileError(
             f"The store {self._path} is damaged ({reason.splitlines()[-1].rstrip('.')}). Restore a "
             "copy of it, or move it away to start without its topics and settings."
         )
 
-    def _unusable(self, error: "sqlite3.Error") -> StoreFileError:
+    def _error_of(self, error: "sqlite3.Error") -> StoreFileError:
         import sqlite3
 
         # The low byte is the primary code; the rest is an extended code.
@@ -160,7 +163,7 @@ class Database:
                 "choose another data directory."
             )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return self._corrupt(str(error))
+            return self._damaged(str(error))
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
             return StoreFileError(
                 f"The store {self._path} cannot be written ({error}). Give this user write "
@@ -173,10 +176,11 @@ class Database:
         return StoreFileError(f"The store {self._path} cannot be used: {error}.")
 
     def commit(self, changes: Iterable[Change], epoch: int | None) -> None:
+        """Durably write the durable ones of these changes. Raises StoreFull or OSError."""
         import sqlite3
 
         connection = self._connection
-        if connection is None or self._failed:
+        if connection is None or self._has_failed:
             raise OSError(f"The store {self._path} failed before and accepts no more writes.")
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -187,7 +191,7 @@ class Database:
                 raise StoreFull(
                     f"No space is left for the store {self._path}. Free some space, then try again."
                 ) from None
-            self._failed = True
+            self._has_failed = True
             raise OSError(f"The store {self._path} cannot be written: {error}.") from error
 
     def _write(
@@ -195,7 +199,7 @@ class Database:
     ) -> None:
         if epoch is not None:
             connection.execute("UPDATE epoch SET value = ?", (epoch,))
-        for path, node in {c.path: c.node for c in changes if c.durable}.items():
+        for path, node in {c.path: c.node for c in changes if c.is_durable}.items():
             if node is None:
                 connection.execute("DELETE FROM node WHERE path = ?", (path,))
                 continue

@@ -3,8 +3,8 @@
 Owns the order of writes, the sessions with their watches and ephemeral nodes, and fault injection
 for tests. It never waits for the disk on the loop.
 
-1. Reads return only durable data. A write changes `_ahead` when it is validated, and `tree` when
-   its commit has returned. Reads and watches use only `tree`.
+1. Reads return only durable data. A write changes `_pending_tree` when it is validated, and `tree`
+   when its commit has succeeded. Reads and watches use only `tree`.
 2. At most one commit is in flight. It contains all writes that were queued when it started.
 3. A zxid consists of an epoch (the upper 32 bits), which is new each time the file is opened, and a
    counter. The epoch is durable before its first zxid is returned, so zxids are unique even after a
@@ -47,17 +47,19 @@ _log = logging.getLogger(__name__)
 
 
 class _Write:
-    """One write request: queued, validated, durable, completed."""
+    """One write request. It is queued, validated, made durable, and then completed."""
 
-    __slots__ = ("applied", "commit", "completed", "ends_session", "error", "ops", "session_id")
+    __slots__ = ("commit", "completed", "ends_session", "error", "is_applied", "ops", "session_id")
 
     def __init__(
         self, session_id: int, ops: Sequence[Op], completed: "asyncio.Future[None]"
     ) -> None:
         self.session_id = session_id
         self.ops = ops
-        self.applied = True
+        self.is_applied = True
+        """False if a test injects the loss of this request."""
         self.ends_session = False
+        """Whether the request deletes the ephemeral nodes of its session, and ends it."""
         self.commit = Commit()
         self.error: Exception | None = None
         self.completed = completed
@@ -73,19 +75,24 @@ class EmbeddedServer:
 
     def __init__(self, database: Database, executor: ThreadPoolExecutor) -> None:
         self.tree = Tree()
+        """The durable nodes, and the ephemeral nodes of all sessions."""
         self.failure: str | None = None
+        """Why the file cannot be written, after an error that is not temporary."""
         self._loop = asyncio.get_running_loop()
         self._database = database
         self._executor = executor
-        self._ahead = Tree()
+        self._pending_tree = Tree()
+        """The tree after all validated writes."""
         self._zxid = 0
-        self._epoch_durable = 0
+        self._durable_epoch = 0
+        """The epoch in the file. Zxids of later epochs are not returned yet."""
         self._queue: list[_Write] = []
         self._committing: list[_Write] | None = None
-        self._commit_due = False
+        """The writes of the commit in flight."""
+        self._is_commit_scheduled = False
         self._sessions: list[EmbeddedStore] = []
-        self._sessions_ended: set[int] = set()
-        self._full = RecurringProblem(_log)
+        self._ended_sessions: set[int] = set()
+        self._disk_full = RecurringProblem(_log)
 
     @classmethod
     async def open(cls, path: str) -> "EmbeddedServer":
@@ -104,8 +111,8 @@ class EmbeddedServer:
             executor.shutdown(wait=False)
             raise
         server.tree = Tree(nodes)
-        server._ahead = server.tree.copy()
-        server._epoch_durable = epoch
+        server._pending_tree = server.tree.copy()
+        server._durable_epoch = epoch
         server._zxid = (epoch + 1) << _COUNTER_BITS
         return server
 
@@ -114,7 +121,7 @@ class EmbeddedServer:
         self._sessions.append(store)
         return store
 
-    def forget(self, store: "EmbeddedStore") -> None:
+    def remove_session(self, store: "EmbeddedStore") -> None:
         if store in self._sessions:
             self._sessions.remove(store)
 
@@ -130,7 +137,7 @@ class EmbeddedServer:
 
     def submit(self, session_id: int, ops: Sequence[Op], *, applied: bool = True) -> _Write:
         write = _Write(session_id, ops, self._loop.create_future())
-        write.applied = applied
+        write.is_applied = applied
         self._enqueue(write)
         return write
 
@@ -149,20 +156,20 @@ class EmbeddedServer:
         self._commit_soon()
 
     def _commit_soon(self) -> None:
-        # Wait for the end of this loop iteration, so that other writes share the commit.
-        if not self._commit_due and self._committing is None:
-            self._commit_due = True
+        # Commit at the end of this loop iteration, so that other writes share the commit.
+        if not self._is_commit_scheduled and self._committing is None:
+            self._is_commit_scheduled = True
             self._loop.call_soon(self._commit_queue)
 
     def _commit_queue(self) -> None:
-        self._commit_due = False
+        self._is_commit_scheduled = False
         self._committing, self._queue = self._queue, []
         changes: list[Change] = []
         for write in self._committing:
             changes += self._decide(write)
         epoch = self._zxid >> _COUNTER_BITS
         if not changes or (
-            epoch == self._epoch_durable and not any(change.durable for change in changes)
+            epoch == self._durable_epoch and not any(change.is_durable for change in changes)
         ):
             self._commit_succeeded()
             return
@@ -170,16 +177,17 @@ class EmbeddedServer:
         job.add_done_callback(self._commit_returned)
 
     def _decide(self, write: _Write) -> list[Change]:
-        if not write.applied:
+        """Validate a write, and apply it to `_pending_tree`."""
+        if not write.is_applied:
             return []
-        if write.session_id in self._sessions_ended and not write.ends_session:
+        if write.session_id in self._ended_sessions and not write.ends_session:
             write.error = SessionExpired("the session with the store has ended")
             return []
         if write.ends_session:
-            self._sessions_ended.add(write.session_id)
-            write.ops = [Delete(path) for path in self._ahead.owned_by(write.session_id)]
+            self._ended_sessions.add(write.session_id)
+            write.ops = [Delete(path) for path in self._pending_tree.owned_by(write.session_id)]
         try:
-            write.commit = self._ahead.commit(write.ops, write.session_id, self._zxid + 1)
+            write.commit = self._pending_tree.commit(write.ops, write.session_id, self._zxid + 1)
         except MultiFailed as error:
             write.error = error
         if write.commit.changes:
@@ -189,12 +197,12 @@ class EmbeddedServer:
     def _commit_returned(self, job: "asyncio.Future[None]") -> None:
         error = job.exception()
         if error is None:
-            self._epoch_durable = self._zxid >> _COUNTER_BITS
-            self._full.end("store has free space again")
+            self._durable_epoch = self._zxid >> _COUNTER_BITS
+            self._disk_full.end("store has free space again")
             self._commit_succeeded()
             return
         if isinstance(error, StoreFull):
-            self._full.log(str(error))
+            self._disk_full.log(str(error))
             self._commit_failed(error)
             return
         _log.error("%s", error)
@@ -217,7 +225,7 @@ class EmbeddedServer:
     def _commit_failed(self, error: Exception) -> None:
         """Discard the writes of a commit that failed or has an unknown outcome."""
         writes, self._committing = self._committing or [], None
-        self._ahead = self.tree.copy()
+        self._pending_tree = self.tree.copy()
         for write in writes:
             if write.ends_session and self.failure is None:
                 self._queue.insert(0, write)
@@ -244,8 +252,8 @@ class EmbeddedStore:
         self._data_watches: dict[str, dict[Watch, None]] = {}
         self._child_watches: dict[str, dict[Watch, None]] = {}
         self._last_completed: asyncio.Future[None] | None = None
-        self._waiting: dict[asyncio.Future[None], None] = {}
-        self._closed = False
+        self._pending_responses: dict[asyncio.Future[None], None] = {}
+        self._is_closed = False
         self.faults = Faults(self, server)
 
     @classmethod
@@ -273,33 +281,33 @@ class EmbeddedStore:
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         await self._ready_to_read(path)
         node = self._server.tree.node(path)
-        self._arm(self._data_watches, path, watch)
+        self._set_watch(self._data_watches, path, watch)
         return node.data, node.stat
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         await self._ready_to_read(path)
         node = self._server.tree.nodes.get(path)
-        self._arm(self._data_watches, path, watch)
+        self._set_watch(self._data_watches, path, watch)
         return None if node is None else node.stat
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         await self._ready_to_read(path)
         names = self._server.tree.children(path)
-        self._arm(self._child_watches, path, watch)
+        self._set_watch(self._child_watches, path, watch)
         return names
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Stat:
-        changes = (await self._one(Create(path, data, ephemeral))).changes
+        changes = (await self._write_one(Create(path, data, ephemeral))).changes
         assert changes[0].node is not None
         return changes[0].node.stat
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        stat = (await self._one(Set(path, data, version))).results[0]
+        stat = (await self._write_one(Set(path, data, version))).results[0]
         assert stat is not None
         return stat
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._one(Delete(path, version))
+        await self._write_one(Delete(path, version))
 
     async def multi(self, ops: Sequence[Op]) -> list[Stat | None]:
         return (await self._write(ops)).results
@@ -308,16 +316,16 @@ class EmbeddedStore:
         await self._ready_to_read("/")
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self._is_closed:
+            self._is_closed = True
             await self._server.end_session(self._session_id)
             self.change_state(SessionState.LOST)
-            self._server.forget(self)
+            self._server.remove_session(self)
         if self._owns_server:
             self._owns_server = False
             await self._server.close()
 
-    async def _one(self, op: Op) -> Commit:
+    async def _write_one(self, op: Op) -> Commit:
         try:
             return await self._write([op])
         except MultiFailed as failed:
@@ -329,11 +337,11 @@ class EmbeddedStore:
         unknown, applied = self.faults.next_outcome()
         write = self._server.submit(self._session_id, ops, applied=applied)
         response: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[response] = None
+        self._pending_responses[response] = None
         self._last_completed = write.completed
 
         def completed(_: object) -> None:
-            self._waiting.pop(response, None)
+            self._pending_responses.pop(response, None)
             if not response.done():
                 response.set_result(None)
 
@@ -358,12 +366,14 @@ class EmbeddedStore:
         if self._state is SessionState.LOST:
             raise SessionExpired(self._server.failure or "the session with the store has ended")
 
-    def _arm(self, table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:
+    def _set_watch(
+        self, table: dict[str, dict[Watch, None]], path: str, watch: Watch | None
+    ) -> None:
         if watch is not None:
             table.setdefault(path, {})[watch] = None
 
     def fire(self, event: WatchEvent) -> None:
-        """The server calls this on the loop, after the change is readable."""
+        """Call the watches of an event. The change is readable."""
         watches: dict[Watch, None] = {}
         if event.type is not EventType.CHILDREN:
             watches |= self._data_watches.pop(event.path, {})
@@ -382,7 +392,7 @@ class EmbeddedStore:
         if state is not SessionState.CONNECTED:
             self._data_watches.clear()
             self._child_watches.clear()
-            waiting, self._waiting = self._waiting, {}
+            waiting, self._pending_responses = self._pending_responses, {}
             for response in waiting:
                 if not response.done():
                     response.set_exception(
@@ -391,7 +401,7 @@ class EmbeddedStore:
         for listener in self._listeners.copy():
             try:
                 listener(state)
-            except Exception as error:  # noqa: BLE001 - nor a listener's
+            except Exception as error:  # noqa: BLE001 - a listener's bug must not stop the store
                 self._report(error, listener)
 
     def renew(self) -> None:
@@ -405,12 +415,12 @@ class EmbeddedStore:
 
 
 class Faults:
-    """Injects faults of a real ensemble, for tests."""
+    """Injects the faults of a ZooKeeper ensemble, for tests."""
 
     def __init__(self, store: EmbeddedStore, server: EmbeddedServer) -> None:
         self._store = store
         self._server = server
-        self._expired = False
+        self._is_expired = False
         self._next_unknown: bool | None = None
 
     def suspend(self) -> None:
@@ -419,30 +429,30 @@ class Faults:
             self._store.change_state(SessionState.SUSPENDED)
 
     def resume(self) -> None:
-        """Reconnect, with the same session or to find that it has expired."""
+        """Reconnect. The session continues, or is LOST if it has expired."""
         if self._store.state is SessionState.SUSPENDED:
-            lost = self._expired
+            lost = self._is_expired
             self._store.change_state(SessionState.LOST if lost else SessionState.CONNECTED)
 
     async def expire(self) -> None:
-        """End the session at the server. A suspended client learns of it when it resumes."""
+        """End the session at the server. A suspended session becomes LOST when it resumes."""
         await self._server.end_session(self._store.session_id)
-        self._expired = True
+        self._is_expired = True
         if self._store.state is SessionState.CONNECTED:
             self.lose()
 
     def lose(self) -> None:
-        self._expired = True
+        self._is_expired = True
         self._store.change_state(SessionState.LOST)
 
     def renew(self) -> None:
         """After LOST: connect with a new session."""
         if self._store.state is SessionState.LOST and self._server.failure is None:
-            self._expired = False
+            self._is_expired = False
             self._store.renew()
 
     def leave_next_outcome_unknown(self, *, applied: bool) -> None:
-        """Make the next write raise UnknownOutcome, whether applied or not."""
+        """Make the next write raise UnknownOutcome. `applied` decides whether it is applied."""
         self._next_unknown = applied
 
     def next_outcome(self) -> tuple[bool, bool]:

@@ -1,18 +1,19 @@
-"""The thread of kazoo: sends requests, receives responses and watch events. Only user of kazoo.
+"""The connection to ZooKeeper, in the thread of kazoo. No other module uses kazoo.
 
-Owns the connection, and converts between the values of kazoo and those of the port. It does not use
-the state of the broker. It passes all results, watch events and session changes to `call_on_loop`
-from one thread, so that they reach the loop in order. kazoo's two worker threads, one for results
-and one for watches, are not started, because they would lose that order.
+Sends requests, receives responses and watch events, and converts between the values of kazoo and
+those of the store. It does not use the state of the broker. It passes all results, watch events and
+session changes to `call_on_loop` from one thread, so that they arrive on the loop in order. kazoo's
+two worker threads, one for results and one for watches, are not started, because they would lose
+that order.
 
-1. A request is accepted only for the connection that the loop knows: `accept` sets its number.
-   kazoo would keep a request until it has a connection again, which can be another session.
+1. A request is accepted only for the connection of which the loop has been notified (`accept`).
+   kazoo would keep a request until it is connected again, maybe with another session.
 2. A request that was not accepted was certainly not sent. Any other request without a response has
    an unknown outcome (B5).
-3. A session change is passed on before the failures of its pending requests. So when a caller
+3. The loop is notified of a session change before the pending requests fail. So when a caller
    receives UnknownOutcome, the store is already suspended.
-4. Only connecting is retried here. A session has time to try each server three times, because a
-   server that is starting accepts a connection and drops it.
+4. Only connecting is retried here. Within the session timeout, each server can be tried three
+   times, because a server that is starting accepts a connection and closes it.
 """
 
 import logging
@@ -57,7 +58,7 @@ from headrace.coordination.port import (
 )
 
 CallOnLoop = Callable[..., None]
-Done = Callable[[Any, Exception | None], None]
+OnResult = Callable[[Any, Exception | None], None]
 
 RECONNECT_DELAY_S = 0.05
 _ATTEMPT_S_MIN = 1.0
@@ -88,10 +89,10 @@ _log = logging.getLogger(__name__)
 
 
 def _is_logged(line: logging.LogRecord) -> bool:
-    """Whether a line of kazoo is logged.
+    """Whether a log line of kazoo is written.
 
-    kazoo logs each attempt to connect: without --log-level debug, only the store's own lines
-    appear. It also logs requests and responses, at debug level, which contain secrets: never.
+    kazoo logs each attempt to connect; these lines are written only with --log-level debug. It also
+    logs requests and responses, at debug level. They contain secrets, and are never written.
     """
     if line.levelno <= logging.DEBUG:
         return False
@@ -106,7 +107,7 @@ class NotSent(Exception):
 
 
 def port_error(error: Exception, path: str) -> StoreError | StoreUnavailable | None:
-    """The server's error as that of the port; None if it is not a response to the request."""
+    """Convert an error of the server to one of the store; None for other errors."""
     if isinstance(error, exceptions.NoAuthError | exceptions.InvalidACLError):
         return AccessDenied(
             f"ZooKeeper denies access to {path}. Its nodes belong to other credentials than those "
@@ -117,21 +118,24 @@ def port_error(error: Exception, path: str) -> StoreError | StoreUnavailable | N
 
 
 def failed_operation(results: Sequence[Any]) -> tuple[int, Exception] | None:
-    """The operation that made a transaction fail: kazoo returns all errors among the results."""
-    failed = [(at, one) for at, one in enumerate(results) if isinstance(one, Exception)]
-    blamed = [(at, one) for at, one in failed if not isinstance(one, _ROLLED_BACK)]
-    return next(iter(blamed or failed), None)
+    """The index and error of the operation that made a transaction fail; None if none failed.
+
+    kazoo returns errors among the results, also for the operations that were rolled back.
+    """
+    errors = [(index, one) for index, one in enumerate(results) if isinstance(one, Exception)]
+    causes = [(index, one) for index, one in errors if not isinstance(one, _ROLLED_BACK)]
+    return next(iter(causes or errors), None)
 
 
 def write_request(op: Op, path: str, acl: NodeAcl) -> Any:
-    """`acl` is for a node that the request creates."""
+    """The request for one operation. `acl` is that of a node that the operation creates."""
     if isinstance(op, Create):
         return serialization.Create2(path, op.data, _ACLS[acl], int(op.ephemeral))
-    return _part(op, path, acl)
+    return _operation(op, path, acl)
 
 
 def multi_request(parts: Sequence[tuple[Op, str, NodeAcl]]) -> Any:
-    return serialization.Transaction([_part(op, path, acl) for op, path, acl in parts])
+    return serialization.Transaction([_operation(op, path, acl) for op, path, acl in parts])
 
 
 def acl_request(path: str) -> Any:
@@ -147,7 +151,7 @@ def set_acl_request(path: str, acl: NodeAcl) -> Any:
     return serialization.SetACL(path, _ACLS[acl], ANY_VERSION)
 
 
-def _part(op: Op, path: str, acl: NodeAcl) -> Any:
+def _operation(op: Op, path: str, acl: NodeAcl) -> Any:
     if isinstance(op, Create):
         return serialization.Create(path, op.data, _ACLS[acl], int(op.ephemeral))
     if isinstance(op, Set):
@@ -161,17 +165,17 @@ def sync_request(path: str) -> Any:
     return serialization.Sync(path)
 
 
-def attempt_s(session_timeout_ms: int, hosts: int) -> float:
-    """The timeout for connecting to one server, and for its first response.
+def attempt_timeout_s(session_timeout_ms: int, hosts: int) -> float:
+    """The timeout for connecting to one server, and for its first response, in seconds.
 
-    kazoo waits for a complete session timeout. With a single server that does not respond, the
-    session has then expired.
+    kazoo would wait for a complete session timeout. If a server does not respond, the session would
+    then have expired.
     """
     return max(_ATTEMPT_S_MIN, session_timeout_ms / 1000 / 3 / hosts)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs callbacks directly on the connection's thread: each only passes data on."""
+    """Runs callbacks directly on the thread of the connection, because each only passes data on."""
 
     def __init__(self, connect_s_max: float, tls: ssl.SSLContext | None) -> None:
         super().__init__()
@@ -184,7 +188,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         connection = super().create_connection(*args, timeout=timeout, **kwargs)
         if self._tls is None:
             return connection
-        # Not kazoo's TLS, which reads its files again for each connection.
+        # kazoo's own TLS would read the certificate files again for each connection.
         try:
             connection.settimeout(max(end - time.monotonic(), _HANDSHAKE_S_MIN))
             return self._tls.wrap_socket(connection, server_hostname=hostname)
@@ -204,7 +208,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readers: list[Any], writers: list[Any], _: list[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        # kazoo's version creates a selector, which is a descriptor, per call.
+        # kazoo's version opens a file descriptor per call.
         poll = select.poll()
         for reader in readers:
             poll.register(reader, select.POLLIN)
@@ -219,9 +223,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """Stores the negotiated timeout and the last connection error, which kazoo does not.
+    """Stores the negotiated timeout and the last connection error, which kazoo does not store.
 
-    It also reads and writes many frames per system call; kazoo needs five calls per frame.
+    It also reads and writes many frames per system call. kazoo needs five system calls per frame.
     """
 
     negotiated_timeout_ms = 0
@@ -271,7 +275,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _read_socket(self, read_timeout: float) -> Any:
         response = super()._read_socket(read_timeout)
-        # The caller then waits for the socket, which does not know about bytes in this buffer.
+        # Read all responses in the buffer: the caller then waits for the socket only.
         while self._received and response != CLOSE_RESPONSE:
             response = super()._read_socket(read_timeout)
         return response
@@ -287,18 +291,18 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             body = request.serialize()
             frames += _HEADER.pack(8 + len(body), self._xid, request.type)
             frames += body
-            # From now on its outcome is unknown, even if the write below fails.
+            # From now on, the outcome of the request is unknown, even if the write below fails.
             pending.append((request, response, self._xid))
         if frames:
             self._write(frames, connect_timeout)
 
 
 class _Response:
-    """Receives kazoo's result; replaces its AsyncResult, which uses a lock."""
+    """Receives the result of a request. Replaces kazoo's AsyncResult, which uses a lock."""
 
     __slots__ = ("_done",)
 
-    def __init__(self, done: Done) -> None:
+    def __init__(self, done: OnResult) -> None:
         self._done = done
 
     def set(self, value: Any = None) -> None:
@@ -309,7 +313,7 @@ class _Response:
 
 
 class Client(KazooClient):  # type: ignore[misc]
-    """The sessions with an ensemble, one at a time. The loop calls methods without underscore."""
+    """The sessions with an ensemble, one at a time. The loop calls the public methods."""
 
     def __init__(
         self,
@@ -320,11 +324,11 @@ class Client(KazooClient):  # type: ignore[misc]
         on_state: Callable[[SessionState, int, Session, int], None],
         on_event: Callable[[WatchEvent], None],
     ) -> None:
-        self._gate = threading.Lock()
-        self._number = 0
-        self._accepted = -1
+        self._request_lock = threading.Lock()
+        self._connection_number = 0
+        self._accepted_connection = -1
         self._call_on_loop = call_on_loop
-        self._failed: list[tuple[Done, tuple[Any, ...]]] | None = None
+        self._failed_requests: list[tuple[OnResult, tuple[Any, ...]]] | None = None
         self._on_state = on_state
         self._on_event = on_event
         retry = KazooRetry(
@@ -333,7 +337,9 @@ class Client(KazooClient):  # type: ignore[misc]
         super().__init__(
             hosts,
             timeout=session_timeout_ms / 1000,
-            handler=_Handler(attempt_s(session_timeout_ms, hosts.count(",") + 1), access.tls),
+            handler=_Handler(
+                attempt_timeout_s(session_timeout_ms, hosts.count(",") + 1), access.tls
+            ),
             auth_data=[("digest", access.digest)] if access.digest else None,
             connection_retry=retry,
             logger=_log,
@@ -347,16 +353,16 @@ class Client(KazooClient):  # type: ignore[misc]
         return str(self._connection.failure)
 
     @property
-    def ended(self) -> bool:
-        """Whether kazoo's thread has ended, which happens only after an internal error."""
+    def has_ended(self) -> bool:
+        """Whether the thread of kazoo has ended, because of an internal error."""
         return bool(self._state == KeeperState.CLOSED)
 
     def accept(self, number: int) -> None:
-        """Accept requests for the connection with this number."""
-        self._accepted = number
+        """Accept requests from now on, if the connection still has this number."""
+        self._accepted_connection = number
 
-    def submit(self, request: Any, done: Done) -> None:
-        """Queue a request; `done` is called on the loop with the value or the error, in order."""
+    def submit(self, request: Any, done: OnResult) -> None:
+        """Queue a request. `done` is called on the loop with its result or error, in order."""
         self._call(request, _Response(partial(self._responded, done)))
 
     def data_request(self, path: str, *, watch: bool) -> Any:
@@ -374,34 +380,34 @@ class Client(KazooClient):  # type: ignore[misc]
         self.close()
 
     def _call(self, request: Any, async_object: Any) -> Any:
-        with self._gate:
-            if self._accepted == self._number:
+        with self._request_lock:
+            if self._accepted_connection == self._connection_number:
                 return super()._call(request, async_object)
             async_object.set_exception(NotSent())
         return False
 
     def _session_callback(self, state: Any) -> None:
-        with self._gate:
+        with self._request_lock:
             if state not in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
-                # Before pending requests fail: no request may be added to them now.
-                self._number += 1
-            self._failed = []
+                # No request may be added while the pending ones fail.
+                self._connection_number += 1
+            self._failed_requests = []
             super()._session_callback(state)
-            failed, self._failed = self._failed, None
+            failed, self._failed_requests = self._failed_requests, None
             for done, response in failed:
                 self._call_on_loop(done, *response)
 
-    def _responded(self, done: Done, *response: Any) -> None:
-        if self._failed is None:
+    def _responded(self, done: OnResult, *response: Any) -> None:
+        if self._failed_requests is None:
             self._call_on_loop(done, *response)
         else:
-            self._failed.append((done, response))
+            self._failed_requests.append((done, response))
 
     def _changed(self, state: Any) -> None:
         self._call_on_loop(
             self._on_state,
             _STATES[state],
-            self._number,
+            self._connection_number,
             Session(self._session_id or 0, self._session_passwd),
             self._connection.negotiated_timeout_ms,
         )

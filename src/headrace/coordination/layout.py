@@ -5,7 +5,7 @@ Does no I/O. Each document has a version; readers ignore unknown fields.
 
     /cluster/id               {"id"}: created once
     /controller               ephemeral {"broker"}: the current controller
-    /controller_epoch         a number; its node's version fences every write of a controller (B8)
+    /controller_epoch         a number; each write of a controller checks this node's version (B8)
     /brokers/ids/N            ephemeral {"endpoints", "rack", "previous_epoch", "kept_since",
                               "lost_until", "restarted"}; its czxid is the broker's epoch (B6),
                               see BrokerInfo
@@ -31,11 +31,12 @@ Does no I/O. Each document has a version; readers ignore unknown fields.
 
 1. All nodes of one topic fit into one request to the store, up to 10,000 partitions of three
    replicas. For this reason the state of a partition is a row and not an object.
-2. A registration changes /brokers/incarnations/N in the same `multi`. So a controller that removes
-   /brokers/ids/N of a dead process can check that it still belongs to that process. The version of
-   /brokers/ids/N cannot show this, because a new node has version 0 again.
+2. A registration also changes /brokers/incarnations/N, in the same `multi`. A controller that
+   removes /brokers/ids/N of a dead process checks the version of this node, so it cannot remove the
+   registration of the next process. The version of /brokers/ids/N would not show this, because a
+   new node has version 0 again.
 3. Each `multi` that changes topics, states or settings also sets /changes. So a broker that watches
-   this node learns of all changes.
+   this node is notified of all changes.
 """
 
 import json
@@ -94,7 +95,7 @@ PARTITIONS_PER_NODE = 100
 PRODUCER_IDS_PER_BLOCK = 1000
 CHANGE_ROWS_MAX = 200
 CHANGE_BYTES_MAX = 16_000
-"""The limit for topic names: they are written with each change."""
+"""The limit of all names in /changes together, because each change writes them again."""
 _STATE_PREFIX = "state-"
 _VERSION = 1
 
@@ -106,12 +107,13 @@ class LayoutError(Exception):
 class TopicDocument(NamedTuple):
     topic_id: UUID
     assignment: tuple[tuple[int, ...], ...]
-    moves: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    """Reassignments: the replicas to add, and the replicas to remove, by partition."""
+    """The replicas of each partition."""
+    reassignments: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    """The replicas to add, and the replicas to remove, by partition."""
 
 
 class DirectoryHistory(NamedTuple):
-    """What a broker's registration states about its data directory; see BrokerInfo."""
+    """Facts about a broker's data directory, in its registration; see BrokerInfo."""
 
     directory_id: str = ""
     """Empty if unknown."""
@@ -123,7 +125,7 @@ UNKNOWN_DIRECTORY = DirectoryHistory()
 
 
 class ChangeRow(NamedTuple):
-    """An object to read again. A row can name an unchanged object, but no change lacks a row."""
+    """The name of an object to read again. Each change has a row; a row can be without a change."""
 
     kind: str
     """"topic", "states" (one node of states), "config", "broker", "group" (settings), "user"
@@ -136,17 +138,18 @@ class ChangeRow(NamedTuple):
 
 class ChangeLog(NamedTuple):
     last: int
-    """The number of the last row; earlier rows count down from it."""
+    """The number of the last row. The row before it has the number before it, and so on."""
     rows: tuple[ChangeRow, ...]
 
     def since(self, seen: int) -> tuple[ChangeRow, ...] | None:
-        """The rows after number `seen`, or None if some of them were dropped."""
+        """The rows after row number `seen`; None if some of them were dropped."""
         count = self.last - seen
         if not 0 <= count <= len(self.rows):
             return None
         return self.rows[len(self.rows) - count :]
 
     def with_rows(self, rows: Iterable[ChangeRow]) -> "ChangeLog":
+        """A copy with these rows added, and the oldest rows dropped if a limit is exceeded."""
         added = tuple(rows)
         kept = (*self.rows, *added)[-CHANGE_ROWS_MAX:]
         size = sum(len(row.name) for row in kept)
@@ -157,7 +160,7 @@ class ChangeLog(NamedTuple):
 
 
 def is_sensitive(path: str) -> bool:
-    """Whether a node holds secrets, so that no stranger may read it."""
+    """Whether a node contains secrets, so that only the brokers may read it."""
     return any(path == each or path.startswith(each + "/") for each in SENSITIVE)
 
 
@@ -179,7 +182,7 @@ def states_path(topic: str, partition: int) -> str:
     return f"{TOPICS}/{topic}/{_STATE_PREFIX}{first}"
 
 
-def states_firsts(partition_count: int) -> range:
+def state_node_partitions(partition_count: int) -> range:
     """The first partition of each state node of a topic; a node holds 100 partitions."""
     return range(0, partition_count, PARTITIONS_PER_NODE)
 
@@ -243,11 +246,11 @@ def quota_path(entity: Entity) -> str:
 
 def entity_of_path(path: str) -> Entity:
     """The entity whose quotas are stored at a path; see `quota_path`."""
-    _, _, room, *rest = path.split("/")
+    _, _, kind, *rest = path.split("/")
     first, last = user_of_config(rest[0]), user_of_config(rest[-1])
-    if room == "ips":
+    if kind == "ips":
         return ((IP, first),)
-    if room == "clients":
+    if kind == "clients":
         return ((CLIENT_ID, first),)
     return ((USER, first),) if len(rest) == 1 else entity_of({USER: first, CLIENT_ID: last})
 
@@ -335,7 +338,7 @@ def encode_incarnation(history: DirectoryHistory) -> bytes:
 
 def decode_incarnation(node_id: int, data: bytes) -> DirectoryHistory:
     if not data:
-        return UNKNOWN_DIRECTORY  # An earlier version wrote it.
+        return UNKNOWN_DIRECTORY  # An earlier version of Headrace wrote the node.
     document = decode_document(incarnation_path(node_id), data)
     return DirectoryHistory(
         document["directory_id"], document.get("kept_since", -1), document["lost_until"]
@@ -347,19 +350,20 @@ def encode_topic(topic: TopicDocument) -> bytes:
         "topic_id": id_text(topic.topic_id),
         "assignment": topic.assignment,
     }
-    if topic.moves:
-        document["moves"] = {str(index): move for index, move in sorted(topic.moves.items())}
+    if topic.reassignments:
+        rows = sorted(topic.reassignments.items())
+        document["moves"] = {str(index): change for index, change in rows}
     return encode_document(document)
 
 
 def decode_topic(name: str, data: bytes) -> TopicDocument:
     document = decode_document(topic_path(name), data)
     assignment = tuple(tuple(replicas) for replicas in document["assignment"])
-    moves = {
+    reassignments = {
         int(index): (tuple(adding), tuple(removing))
         for index, (adding, removing) in document.get("moves", {}).items()
     }
-    return TopicDocument(id_from_text(document["topic_id"]), assignment, moves)
+    return TopicDocument(id_from_text(document["topic_id"]), assignment, reassignments)
 
 
 def topic_document(topic: TopicState) -> TopicDocument:
@@ -376,10 +380,10 @@ def topic_document(topic: TopicState) -> TopicDocument:
 
 
 def encode_states(topic_id: UUID, states: Iterable[PartitionState], controller_epoch: int) -> bytes:
-    """A row per partition: leader, leader epoch, partition epoch, (member, epoch) of the ISR.
+    """Encode a row per partition: leader, leader epoch, partition epoch, and the ISR.
 
-    "elr" maps row numbers to the eligible and the last known eligible leader replicas, if there are
-    any.
+    The ISR is a list of (broker, broker epoch). "elr" maps row numbers to the eligible and the last
+    known eligible leader replicas, if any exist.
     """
     rows = []
     elr: dict[str, Any] = {}

@@ -10,6 +10,6 @@ class NodeAcl(Enum):
     OPEN = "open"
     """Every client of ZooKeeper can read and change the node."""
     READABLE = "readable"
-    """Every client can read it, only the credentials of its creator can change it."""
+    """Every client can read the node. Only clients with its creator's credentials can change it."""
     SECRET = "secret"
-    """Only the credentials of its creator can read or change it."""
+    """Only clients with its creator's credentials can read or change the node."""

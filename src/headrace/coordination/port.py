@@ -1,7 +1,7 @@
-"""The store port: a small versioned tree with ZooKeeper's semantics.
+"""The interface of a store: a small versioned tree with ZooKeeper's semantics.
 
 Owns the types that a store and its callers share. Does no I/O. `embedded` and `zookeeper` implement
-it, and pass the same tests.
+the interface, and pass the same tests.
 
 1. Writes of one session are applied in the order of the calls. A read sees all earlier writes of
    its session.
@@ -11,8 +11,8 @@ it, and pass the same tests.
    created again has another `czxid`, which can serve as a broker epoch.
 5. A watch fires at most once, on the loop. It fires after the change is readable and before the
    result of a later write. One event can stand for several changes.
-6. When the session leaves CONNECTED, its watches are lost without an event. A listener that
-   receives CONNECTED reads again and sets its watches again.
+6. When the session leaves CONNECTED, its watches are removed without an event. A listener that
+   receives CONNECTED must read again, and set its watches again.
 7. An ephemeral node is deleted at the end of the session that created it.
 """
 
@@ -63,7 +63,10 @@ class Stat(NamedTuple):
     cversion: int = 0
     ephemeral_owner: int = PERSISTENT
     created_ms: int = 0
-    """By the clock of the store; 0 if it has no other clock than the broker's."""
+    """The time by the clock of the store; 0 if the store uses the clock of this broker."""
+
+
+# Operations. A version of ANY_VERSION matches every version.
 
 
 class Create(NamedTuple):
@@ -120,7 +123,7 @@ class TooLarge(StoreError):
 
 
 class MultiFailed(StoreError):
-    """A `multi` was rejected because of its operation number `index`."""
+    """A `multi` was rejected because of its operation number `index`, counted from 0."""
 
     def __init__(self, index: int, op: Op, error: StoreError) -> None:
         super().__init__(f"operation {index}, {op}: {type(error).__name__} {error}")
@@ -150,7 +153,7 @@ class StoreFull(StoreUnavailable):
 
 
 class UnknownOutcome(StoreUnavailable):
-    """A write that was applied or not. It is not a failure: read again to find out (B5)."""
+    """It is unknown whether the store applied a write. Read the node again to find out (B5)."""
 
 
 class Store(Protocol):
@@ -170,13 +173,19 @@ class Store(Protocol):
         """Call `listener` on the loop at each state change, in order."""
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        """Data of a node; the watch fires when it changes or is deleted. NoNode sets no watch."""
+        """The data of a node, and its Stat. NoNode sets no watch.
+
+        The watch fires when the node is changed or deleted.
+        """
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """The Stat of a node, or None; the watch fires when it is created, changed or deleted."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Sorted child names; the watch fires when they change or the node is deleted."""
+        """The sorted names of the children.
+
+        The watch fires when a child is created or deleted, or the node is deleted.
+        """
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Stat: ...
 
@@ -185,10 +194,13 @@ class Store(Protocol):
     async def delete(self, path: str, version: int = ANY_VERSION) -> None: ...
 
     async def multi(self, ops: Sequence[Op]) -> list[Stat | None]:
-        """Apply all or none, else MultiFailed; returns the new Stat per Set, None for others."""
+        """Apply all operations, or raise MultiFailed and apply none.
+
+        Returns the new Stat of each Set, and None for other operations.
+        """
 
     async def sync(self) -> None:
-        """Later reads see all writes that were acknowledged to any session before this call."""
+        """Make later reads see all writes that any session has completed before this call."""
 
     async def close(self) -> None:
         """End the session: its ephemeral nodes are deleted immediately, not after a timeout."""
@@ -199,7 +211,7 @@ def parent_of(path: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Raise ValueError for a malformed path, which is a bug of the caller."""
+    """Raise ValueError if a path is malformed, which is a bug of the caller."""
     if path == "/":
         return
     if not path.startswith("/") or "\0" in path:
@@ -210,7 +222,7 @@ def check_path(path: str) -> None:
 
 
 def check_ops(ops: Sequence[Op]) -> None:
-    """Reject requests for which a ZooKeeper server would close the connection."""
+    """Reject a request for which a ZooKeeper server would close the connection."""
     size = 0
     for op in ops:
         check_path(op.path)

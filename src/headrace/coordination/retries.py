@@ -12,8 +12,8 @@ _PAUSE_S = 0.2
 _log = logging.getLogger(__name__)
 
 
-async def repeated(step: Callable[[], Awaitable[_T]], wait_s: float) -> _T:
-    """The result of a step that can be repeated; after `wait_s` seconds its error."""
+async def retry(step: Callable[[], Awaitable[_T]], wait_s: float) -> _T:
+    """Repeat a step until the store responds. After `wait_s` seconds, raise its error."""
     loop = asyncio.get_running_loop()
     end = loop.time() + wait_s
     while True:

@@ -1,9 +1,10 @@
 """Sets the ACLs of existing nodes in ZooKeeper, or removes them.
 
-Brokers can run: those that have the credentials lose nothing by it. Nodes that appear during the
-walk have the ACL that their creator gave them.
+Brokers that have the credentials can run at the same time. A node that is created in the meantime
+keeps the ACL of its creator.
 
-1. A node gets its ACL before its children do, so that strangers cannot add children before.
+1. A node gets its ACL before its children. After that, a client without the credentials cannot add
+   children.
 2. ZooKeeper's own nodes, below /zookeeper, are not changed.
 """
 
@@ -27,15 +28,18 @@ async def is_open(store: ZooKeeperStore, path: str = "/") -> bool:
 
 
 async def secure_tree(store: ZooKeeperStore, *, undo: bool = False) -> int:
-    """Set the ACL of each node below the path of zookeeper.connect; returns their number."""
+    """Set the ACLs of the root and of all nodes below it. Returns the number of nodes.
+
+    With `undo`, every client can change all nodes again.
+    """
     count = 0
     level = ["/"]
     while level:
         following: list[str] = []
-        for at in range(0, len(level), _CONCURRENT_MAX):
-            paths = level[at : at + _CONCURRENT_MAX]
-            found = await asyncio.gather(*(_secure(store, path, undo=undo) for path in paths))
-            for path, children in zip(paths, found, strict=True):
+        for start in range(0, len(level), _CONCURRENT_MAX):
+            paths = level[start : start + _CONCURRENT_MAX]
+            names = await asyncio.gather(*(_secure(store, path, undo=undo) for path in paths))
+            for path, children in zip(paths, names, strict=True):
                 if children is not None:
                     count += 1
                     following += [f"{path.rstrip('/')}/{name}" for name in children]

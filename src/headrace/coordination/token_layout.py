@@ -3,7 +3,8 @@
     /delegation_token/tokens/ID   {"owner", "tokenRequester", "renewers", "issueTimestamp",
                                   "expiryTimestamp", "maxTimestamp", "tokenId"}
 
-A document does not contain the password of its token: that depends on delegation.token.secret.key.
+A document does not contain the password of its token, which is computed with
+delegation.token.secret.key.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The tree of nodes in memory, with the semantics of ZooKeeper's data tree.
 
-Owns versions, zxids, the counters of parents and the events of a write. Pure: the embedded store
-and a simulated one both use it. Does not know sessions, pending calls or durability.
+Owns versions, zxids, the counters of parents and the events of a write. Pure. The embedded store
+and a simulated one use it. It has no sessions, no pending requests and no I/O.
 
 1. `commit` applies all operations, or none.
 2. Only `put` and `remove` change the tree. Replaying the changes of all commits in order on an
@@ -39,21 +39,24 @@ class Node(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The new state of one node, or None if it was deleted.
-
-    Not durable: an ephemeral node, or the counters of its parent, which are lost with the session.
-    """
+    """The change of one node by a commit."""
 
     path: str
     node: Node | None
-    durable: bool
+    """The new state, or None if the node was deleted."""
+    is_durable: bool
+    """False for an ephemeral node, and for the counters of its parent: they end with the session.
+    """
 
 
 class Commit:
+    """The result of operations that were applied together."""
+
     __slots__ = ("changes", "events", "results")
 
     def __init__(self) -> None:
         self.results: list[Stat | None] = []
+        """One per operation: the new Stat of a Set, else None."""
         self.changes: list[Change] = []
         self.events: list[WatchEvent] = []
 
@@ -62,14 +65,15 @@ class Tree:
     def __init__(self, nodes: Iterable[tuple[str, Node]] = ()) -> None:
         self.nodes: dict[str, Node] = {"/": Node(b"", Stat(0, 0, 0))}
         self._names: dict[str, set[str]] = {"/": set()}
+        """The names of the children of each node."""
         for path, node in sorted(nodes, key=lambda item: item[0].count("/")):
             self.put(path, node)
 
     def copy(self) -> "Tree":
-        twin = Tree()
-        twin.nodes = self.nodes.copy()
-        twin._names = {path: names.copy() for path, names in self._names.items()}
-        return twin
+        copy = Tree()
+        copy.nodes = self.nodes.copy()
+        copy._names = {path: names.copy() for path, names in self._names.items()}
+        return copy
 
     def node(self, path: str) -> Node:
         node = self.nodes.get(path)
@@ -82,6 +86,7 @@ class Tree:
         return sorted(self._names[path])
 
     def owned_by(self, session_id: int) -> list[str]:
+        """The paths of a session's ephemeral nodes."""
         return sorted(
             path for path, node in self.nodes.items() if node.stat.ephemeral_owner == session_id
         )
@@ -105,7 +110,7 @@ class Tree:
                 self.put(path, node)
 
     def commit(self, ops: Sequence[Op], session_id: int, zxid: int) -> Commit:
-        """Apply all of `ops`, or raise MultiFailed and leave the tree unchanged."""
+        """Apply all operations, or raise MultiFailed and leave the tree unchanged."""
         commit = Commit()
         before: list[tuple[str, Node | None]] = []
         for index, op in enumerate(ops):
@@ -127,6 +132,7 @@ class Tree:
                 self.remove(path)
 
     def _decide(self, op: Op, session_id: int, zxid: int, commit: Commit) -> list[Change]:
+        """The changes of one operation. Adds its result and its events to the commit."""
         if isinstance(op, Create):
             commit.results.append(None)
             return self._created(op, session_id, zxid, commit.events)
@@ -139,6 +145,7 @@ class Tree:
         return []
 
     def _check(self, op: Set | Delete | Check) -> Node:
+        """The node of an operation. Raises BadVersion or NoNode."""
         node = self.node(op.path)
         if op.version not in (ANY_VERSION, node.stat.version):
             raise BadVersion(f"{op.path} is at version {node.stat.version}, not {op.version}")
@@ -157,7 +164,7 @@ class Tree:
         events.append(WatchEvent(EventType.CREATED, op.path))
         return [
             Change(op.path, node, not op.ephemeral),
-            self._touched(parent, zxid, not op.ephemeral, events),
+            self._with_changed_children(parent, zxid, not op.ephemeral, events),
         ]
 
     def _changed(self, op: Set, zxid: int, commit: Commit) -> Change:
@@ -173,15 +180,17 @@ class Tree:
         node = self._check(op)
         if self._names[op.path]:
             raise NotEmpty(op.path)
-        durable = node.stat.ephemeral_owner == PERSISTENT
+        is_durable = node.stat.ephemeral_owner == PERSISTENT
         events.append(WatchEvent(EventType.DELETED, op.path))
         return [
-            Change(op.path, None, durable),
-            self._touched(parent_of(op.path), zxid, durable, events),
+            Change(op.path, None, is_durable),
+            self._with_changed_children(parent_of(op.path), zxid, is_durable, events),
         ]
 
-    def _touched(self, path: str, zxid: int, durable: bool, events: list[WatchEvent]) -> Change:
+    def _with_changed_children(
+        self, path: str, zxid: int, is_durable: bool, events: list[WatchEvent]
+    ) -> Change:
         old = self.nodes[path]
         stat = old.stat._replace(pzxid=zxid, cversion=old.stat.cversion + 1)
         events.append(WatchEvent(EventType.CHILDREN, path))
-        return Change(path, Node(old.data, stat), durable)
+        return Change(path, Node(old.data, stat), is_durable)

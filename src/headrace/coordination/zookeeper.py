@@ -1,13 +1,13 @@
 """The store that several brokers share: a session with a ZooKeeper ensemble.
 
-Owns the loop's side: pending requests, watches, states. Other threads must not use it: kazoo's
-thread appends to one queue, `_loop_calls`, which the loop empties.
+Owns the pending requests, the watches and the state of the session. Only the loop uses them. The
+thread of kazoo passes calls to the loop through one queue (`_loop_calls`).
 
 1. Results and events are handled in the order in which they happened. A watch is set before its
    event arrives, and an event arrives before the result of a later write.
 2. A write without a response raises UnknownOutcome, unless it was certainly not sent.
-3. Leaving CONNECTED removes all watches and fails all pending requests.
-4. At most REQUESTS_IN_FLIGHT_MAX requests are passed to kazoo; the others wait here, in order.
+3. When the session leaves CONNECTED, all watches are removed and all pending requests fail.
+4. At most REQUESTS_IN_FLIGHT_MAX requests are passed to kazoo. The others wait here, in order.
    kazoo writes one byte to a pipe per request, and a full pipe would block the loop.
 """
 
@@ -58,9 +58,9 @@ _log = logging.getLogger(__name__)
 
 
 class _PendingRequest:
-    """One pending request."""
+    """A request without a response, which may or may not have been passed to kazoo."""
 
-    __slots__ = ("path", "request", "response", "watch_to_add", "writes")
+    __slots__ = ("is_write", "path", "request", "response", "watch_to_add")
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class _PendingRequest:
         request: Any,
         response: "asyncio.Future[Any]",
         *,
-        writes: bool,
+        is_write: bool,
         watch_to_add: "tuple[dict[str, dict[Watch, None]], Watch] | None" = None,
     ) -> None:
         self.path = path
         self.request = request
         self.response = response
-        self.writes = writes
+        self.is_write = is_write
         self.watch_to_add = watch_to_add
 
     def fail(self, error: Exception) -> None:
@@ -123,7 +123,7 @@ class ZooKeeperStore:
         self._access = access
         self._loop = asyncio.get_running_loop()
         self._loop_calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._drain_due = False
+        self._is_drain_scheduled = False
         self._state = SessionState.LOST
         self._session_id = 0
         self._session_timeout_ms = session_timeout_ms
@@ -155,16 +155,16 @@ class ZooKeeperStore:
     ) -> "ZooKeeperStore":
         """Open a session and create the chroot. Raises StoreUnavailable.
 
-        The default connection timeout is the session timeout, as in Kafka. If `session_path` has
-        the session of a dead process, that session is ended first. The caller must hold a lock on
-        the directory of that file.
+        The default connection timeout is the session timeout, as in Kafka. `session_path` is the
+        file of the session. If it contains the session of a dead process, that session is ended
+        first. The caller must hold a lock on the directory of the file.
         """
         file = None if session_path is None else SessionFile(session_path)
         store = cls(connect, session_timeout_ms, file, access)
         seconds = (connection_timeout_ms or session_timeout_ms) / 1000
         try:
             async with asyncio.timeout(seconds):
-                await store._end_former()
+                await store._end_former_session()
                 store._client.start_async()
                 await store._connected.wait()
                 await store._make_chroot()
@@ -181,7 +181,7 @@ class ZooKeeperStore:
             raise
         return store
 
-    async def _end_former(self) -> None:
+    async def _end_former_session(self) -> None:
         former = self._session_file.read() if self._session_file is not None else None
         if former is not None:
             await end_session(self._hosts, former, self._access.tls)
@@ -193,8 +193,8 @@ class ZooKeeperStore:
             path = "/" + "/".join(names[:depth])
             while True:
                 try:
-                    # Read first: to create a node, its parent's ACL must allow it, even if the
-                    # node exists.
+                    # Read first: creating a node that exists fails with AccessDenied if the ACL of
+                    # its parent does not allow it.
                     if await self.exists(path) is None:
                         await self.create(path)
                     break
@@ -207,7 +207,7 @@ class ZooKeeperStore:
         self._chroot = chroot
 
     async def _secure_root(self) -> None:
-        """Set the ACL of the root of a new tree: its owner can delete all nodes in it."""
+        """Set the ACL of the root of a new tree, because it decides who can delete its nodes."""
         while self._access.sets_acls:
             try:
                 acl = await self.get_acl("/")
@@ -239,7 +239,7 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """The negotiated timeout: the ensemble has its own limits."""
+        """The timeout that the ensemble has accepted. It has its own limits."""
         return self._session_timeout_ms
 
     def on_session(self, listener: SessionListener) -> None:
@@ -278,12 +278,12 @@ class ZooKeeperStore:
         request = self._kazoo.multi_request(
             [(op, self._full(op.path), self._acl_of(op)) for op in ops]
         )
-        results = await self._send_and_wait("multi", request, writes=True)
+        results = await self._send_and_wait("multi", request, is_write=True)
         failed = self._kazoo.failed_operation(results)
         if failed is not None:
             index, error = failed
             op = ops[index]
-            kind = self._kazoo.port_error(error, _about(op))
+            kind = self._kazoo.port_error(error, _description(op))
             if isinstance(kind, AccessDenied):
                 raise kind
             if not isinstance(kind, StoreError):
@@ -297,12 +297,14 @@ class ZooKeeperStore:
         ]
 
     async def sync(self) -> None:
-        await self._send_and_wait("/", self._kazoo.sync_request(self._full("/")), writes=False)
+        await self._send_and_wait("/", self._kazoo.sync_request(self._full("/")), is_write=False)
 
     async def close(self) -> None:
         if self._closing is None:
             self._closing = self._loop.create_future()
-            threading.Thread(target=self._end, name="headrace-zookeeper", daemon=True).start()
+            threading.Thread(
+                target=self._close_session, name="headrace-zookeeper", daemon=True
+            ).start()
         # Without a connection, do not wait: the session ends by its timeout.
         await asyncio.wait(
             [self._closing], timeout=CLOSE_S_MAX if self._state is SessionState.CONNECTED else 0
@@ -311,14 +313,14 @@ class ZooKeeperStore:
             self._session_file.remove()
         self._change_state(SessionState.LOST)
 
-    def _end(self) -> None:
+    def _close_session(self) -> None:
         try:
             self._client.end()
         except Exception as error:  # noqa: BLE001 - a session that cannot be closed times out
             _log.warning("ZooKeeper session not closed: error=%s", error)
-        self._call_on_loop(self._ended)
+        self._call_on_loop(self._session_closed)
 
-    def _ended(self) -> None:
+    def _session_closed(self) -> None:
         assert self._closing is not None
         if not self._closing.done():
             self._closing.set_result(None)
@@ -335,16 +337,16 @@ class ZooKeeperStore:
         watch: Watch | None,
     ) -> Any:
         return await self._send_and_wait(
-            path, request, writes=False, watch_to_add=watch and (watches, watch)
+            path, request, is_write=False, watch_to_add=watch and (watches, watch)
         )
 
     async def _write(self, op: Op) -> Any:
         check_ops([op])
         request = self._kazoo.write_request(op, self._full(op.path), self._acl_of(op))
-        return await self._send_and_wait(_about(op), request, writes=True)
+        return await self._send_and_wait(_description(op), request, is_write=True)
 
     def _acl_of(self, op: Op) -> NodeAcl:
-        """The ACL of a node that is created."""
+        """The ACL of the node that an operation creates."""
         if not self._access.sets_acls:
             return NodeAcl.OPEN
         return NodeAcl.SECRET if is_sensitive(op.path) else NodeAcl.READABLE
@@ -352,35 +354,37 @@ class ZooKeeperStore:
     async def get_acl(self, path: str) -> list[tuple[str, str, int]]:
         """Scheme, id and permissions of each entry of a node's ACL."""
         return self._kazoo.acl_entries(
-            await self._send_and_wait(path, self._kazoo.acl_request(self._full(path)), writes=False)
+            await self._send_and_wait(
+                path, self._kazoo.acl_request(self._full(path)), is_write=False
+            )
         )
 
     async def set_acl(self, path: str, acl: NodeAcl) -> None:
         request = self._kazoo.set_acl_request(self._full(path), acl)
-        await self._send_and_wait(path, request, writes=True)
+        await self._send_and_wait(path, request, is_write=True)
 
     async def _send_and_wait(
         self,
         path: str,
         request: Any,
         *,
-        writes: bool,
+        is_write: bool,
         watch_to_add: tuple[dict[str, dict[Watch, None]], Watch] | None = None,
     ) -> Any:
         if self._state is not SessionState.CONNECTED:
             raise self._unavailable()
-        requested = _PendingRequest(
-            path, request, self._loop.create_future(), writes=writes, watch_to_add=watch_to_add
+        pending = _PendingRequest(
+            path, request, self._loop.create_future(), is_write=is_write, watch_to_add=watch_to_add
         )
-        self._unsent.append(requested)
+        self._unsent.append(pending)
         self._send_unsent()
-        return await requested.response
+        return await pending.response
 
     def _send_unsent(self) -> None:
         while self._unsent and self._in_flight_count < REQUESTS_IN_FLIGHT_MAX:
-            requested = self._unsent.popleft()
+            pending = self._unsent.popleft()
             self._in_flight_count += 1
-            self._client.submit(requested.request, partial(self._responded, requested))
+            self._client.submit(pending.request, partial(self._responded, pending))
 
     def _unavailable(self) -> StoreUnavailable:
         if self._state is SessionState.LOST:
@@ -390,8 +394,8 @@ class ZooKeeperStore:
     def _call_on_loop(self, callback: Callable[..., None], *args: Any) -> None:
         """Run a callback on the loop, in order. Can be called on any thread."""
         self._loop_calls.append((callback, args))
-        if not self._drain_due:
-            self._drain_due = True
+        if not self._is_drain_scheduled:
+            self._is_drain_scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
@@ -399,35 +403,35 @@ class ZooKeeperStore:
                 self._loop_calls.clear()
 
     def _drain(self) -> None:
-        # Reset the flag first: a callback that is appended later is then drained now or by another
-        # call.
-        self._drain_due = False
+        # Reset the flag first. A callback that is appended later is then called now, or schedules
+        # another drain.
+        self._is_drain_scheduled = False
         while self._loop_calls:
             callback, args = self._loop_calls.popleft()
             callback(*args)
 
-    def _responded(self, requested: _PendingRequest, value: Any, error: Exception | None) -> None:
+    def _responded(self, pending: _PendingRequest, value: Any, error: Exception | None) -> None:
         self._in_flight_count -= 1
         if error is not None:
-            requested.fail(self._error_of(requested, error))
+            pending.fail(self._error_of(pending, error))
         else:
-            if requested.watch_to_add is not None:
-                watches, watch = requested.watch_to_add
-                watches.setdefault(requested.path, {})[watch] = None
-            if not requested.response.done():
-                requested.response.set_result(value)
+            if pending.watch_to_add is not None:
+                watches, watch = pending.watch_to_add
+                watches.setdefault(pending.path, {})[watch] = None
+            if not pending.response.done():
+                pending.response.set_result(value)
         self._send_unsent()
 
-    def _error_of(self, requested: _PendingRequest, error: Exception) -> Exception:
+    def _error_of(self, pending: _PendingRequest, error: Exception) -> Exception:
         if isinstance(error, self._kazoo.NotSent):
             return ConnectionLost(
                 "the connection to ZooKeeper was lost before the request was sent"
             )
-        known = self._kazoo.port_error(error, requested.path)
+        known = self._kazoo.port_error(error, pending.path)
         if known is not None:
             return known
         reason = str(error) or type(error).__name__
-        if requested.writes:
+        if pending.is_write:
             return UnknownOutcome(f"ZooKeeper did not respond ({reason})")
         return ConnectionLost(f"ZooKeeper did not respond ({reason})")
 
@@ -461,7 +465,7 @@ class ZooKeeperStore:
             self._connected.clear()
         if self._closing is None:
             self._change_state(state)
-            if state is SessionState.LOST and self._client.ended:
+            if state is SessionState.LOST and self._client.has_ended:
                 _log.error("ZooKeeper connection failed with an internal error, reconnecting")
                 self._loop.run_in_executor(None, self._client.start_async)
 
@@ -477,12 +481,12 @@ class ZooKeeperStore:
             self._data_watches.clear()
             self._child_watches.clear()
             unsent, self._unsent = self._unsent, deque()
-            for requested in unsent:
-                requested.fail(self._unavailable())
+            for pending in unsent:
+                pending.fail(self._unavailable())
         for listener in self._listeners.copy():
             try:
                 listener(state)
-            except Exception as error:  # noqa: BLE001 - nor a listener's
+            except Exception as error:  # noqa: BLE001 - a listener's bug must not stop the store
                 self._report(error, listener)
 
     def _report(self, error: Exception, callback: object) -> None:
@@ -491,7 +495,7 @@ class ZooKeeperStore:
         )
 
 
-def _about(op: Op) -> str:
+def _description(op: Op) -> str:
     """The text about an operation in an error."""
     if isinstance(op, Set | Delete | Check) and op.version != ANY_VERSION:
         return f"{op.path}, expected at version {op.version}"

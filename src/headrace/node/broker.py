@@ -22,7 +22,7 @@ from headrace.coordination.database import StoreFileError
 from headrace.coordination.embedded import STORE_FILE
 from headrace.coordination.layout import CLUSTER_ID, LayoutError, decode_cluster_id
 from headrace.coordination.port import NoNode, SessionState, Store, StoreUnavailable
-from headrace.coordination.retries import repeated
+from headrace.coordination.retries import retry
 from headrace.log.directory.directory_jobs import RemoveDirectories
 from headrace.log.directory.log_directory import DirectoryError, LogDirectory
 from headrace.log.log import Log
@@ -136,7 +136,7 @@ class Broker:
         self._logs.open()
         self._reject_other_kind()
         store = self._store = await self._environment.open_store(config, self._logs.path)
-        await repeated(lambda: self._check_cluster(store), self._connect_wait_s(store))
+        await retry(lambda: self._check_cluster(store), self._connect_wait_s(store))
         controller = self._make_controller(store, tls)
         worker = self._worker = self._environment.worker("files")
         syncs = self._environment.worker("sync")
@@ -193,7 +193,7 @@ class Broker:
         if controller.registered_ms:
             self._logs.wall_clock_check.set_reference(controller.registered_ms)
         self._claim(controller.image.cluster_id)
-        _, stat = await repeated(lambda: store.get(CLUSTER_ID), self._connect_wait_s(store))
+        _, stat = await retry(lambda: store.get(CLUSTER_ID), self._connect_wait_s(store))
         self._store_id = f"{stat.czxid}-{stat.created_ms}"
         await self._load(controller, appends, replicas, replication)
         if config.offers_passwords:

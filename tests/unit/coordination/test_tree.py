@@ -75,7 +75,7 @@ def test_every_document_is_read_back_as_it_was_written() -> None:
 def test_partitions_are_kept_by_the_hundred() -> None:
     assert layout.states_path("t", 0) == layout.states_path("t", 99)
     assert layout.states_path("t", 100) == "/brokers/topics/t/state-100"
-    assert list(layout.states_firsts(201)) == [0, 100, 200]
+    assert list(layout.state_node_partitions(201)) == [0, 100, 200]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1", b"{}", b'{"version":2}', b"\xff"])
