@@ -31,7 +31,7 @@ MORE_ATTRIBUTES = {
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
 PURE_ROOMS = {"model", "wire", "record", "config", "security"}
 # The client is a pure core; these modules use sockets and files.
-CLIENT_SHELLS = {"aio", "blocking", "properties", "transport"}
+CLIENT_SHELLS = {"aio", "blocking", "properties", "sockets"}
 WORLD = {
     "asyncio",
     "multiprocessing",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.client.core.errors import ProtocolViolation
-from headrace.client.core.messages import version_range
+from headrace.client.core.message_codec import version_range
 from headrace.client.fetch.fetch_codec import (
     FetchLimits,
     PartitionFetch,

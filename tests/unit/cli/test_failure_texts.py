@@ -4,12 +4,12 @@ import pytest
 
 from headrace.cli.connection import describe
 from headrace.client import InvalidTopic, NotAuthorized, RequestFailed
-from headrace.client.core.errors import unusable_topic
+from headrace.client.core.errors import topic_error
 from headrace.model.errors import ErrorCode
 
 
 def test_invalid_topic_name_is_explained() -> None:
-    error = unusable_topic(ErrorCode.INVALID_TOPIC, "bad name")
+    error = topic_error(ErrorCode.INVALID_TOPIC, "bad name")
     assert isinstance(error, InvalidTopic)
     assert describe(error) == (
         "Invalid topic name 'bad name': use at most 249 letters, digits, '.', '_' and '-'"
@@ -24,7 +24,7 @@ def test_invalid_topic_name_is_explained() -> None:
     ],
 )
 def test_errors_of_topics_name_the_topic(code: int, kind: type, text: str) -> None:
-    error = unusable_topic(code, "a")
+    error = topic_error(code, "a")
     assert isinstance(error, kind)
     assert text in error.message
 

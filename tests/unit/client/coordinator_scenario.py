@@ -7,7 +7,7 @@ from typing import Any
 from headrace.client.core.options import GroupSettings
 from headrace.client.member.classic_member import ClassicMember
 from headrace.client.member.consumer_member import ConsumerMember
-from headrace.client.member.group_member import join
+from headrace.client.member.group_member import create_member
 from headrace.client.member.membership_machine import Event, Membership
 from headrace.client.member.subscriptions import (
     Subscription,
@@ -192,21 +192,21 @@ class Program:
         self.world = world
         topics = () if pattern else ("t",)
         wanted: GroupSettings = {"heartbeat_interval_ms": 1_000, **settings}  # type: ignore[typeddict-item]
-        found = join(world.engine, GROUP, topics, pattern, wanted)
+        found = create_member(world.engine, GROUP, topics, pattern, wanted)
         self.member: Membership = found[0]
         self.protocol: ClassicMember | ConsumerMember = found[1]
         self.seen: list[tuple[str, set[int]]] = []
         world.engine.attach(self.member.fetching)
-        self.member.begin(self.protocol.live())
+        self.member.start_protocol(self.protocol.run())
 
     def poll(self) -> None:
-        self.member.polled(self.world.now_ms)
+        self.member.poll_called(self.world.now_ms)
         self.world.settle()
         while (event := self.member.next_event()) is not None:
             self.note(event)
             self.member.handled(event)
             self.world.settle()
-        self.member.rested(self.world.now_ms)
+        self.member.poll_returned(self.world.now_ms)
 
     def has_records(self) -> bool:
         self.poll()

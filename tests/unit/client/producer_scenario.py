@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from headrace.client.core import offsets
+from headrace.client.core import lookups
 from headrace.client.core.options import ProducerOptions
 from headrace.client.produce.batches import Delivery
 from headrace.client.produce.producer_machine import ProducerMachine
@@ -93,7 +93,7 @@ class Scene:
         self.machine = ProducerMachine(self.world.engine, ProducerOptions(**settings))
         self.world.engine.attach(self.machine)
         engine = self.world.engine
-        self.world.run(engine.start(offsets.ensure_topics(engine, ["t"], create=False)))
+        self.world.run(engine.start(lookups.ensure_topics(engine, ["t"], create=False)))
 
     def append(self, value: bytes = b"v", **arguments: Any) -> Delivery:
         arguments.setdefault("timestamp_ms", 5)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.core.connection import Answer, Connection, Request
+from headrace.client.core.connection import Connection, Request, Response
 from headrace.client.core.errors import ProtocolViolation, UnsupportedVersion
 from headrace.wire.apis import API_VERSIONS, METADATA, PRODUCE
 from headrace.wire.codec import encode_response
@@ -98,7 +98,7 @@ def test_answers_are_matched_however_the_bytes_arrive() -> None:
     stream = b"".join(
         framed(number.to_bytes(4, "big") + b"answer-%d" % number) for number in (1, 2, 3)
     )
-    answers: list[Answer] = []
+    answers: list[Response] = []
     for at in range(0, len(stream), 5):
         answers += peer.received(stream[at : at + 5])[0]
     assert [answer.request for answer in answers] == questions
@@ -115,11 +115,11 @@ def test_a_long_answer_is_read_by_itself_and_whole(portion: int) -> None:
     for number, size in enumerate(sizes, 1):
         peer.send(request(version_max=4))
         stream += framed(number.to_bytes(4, "big") + bytes([number]) * size)
-    answers: list[Answer] = []
+    answers: list[Response] = []
     pieces: list[bytes] = []
     at = 0
     while at < len(stream):
-        pieces.append(stream[at : at + (peer.wanted() or portion)])
+        pieces.append(stream[at : at + (peer.bytes_to_read() or portion)])
         at += len(pieces[-1])
         answers += peer.received(pieces[-1])[0]
     bodies = [answer.data[answer.at : answer.end] for answer in answers]
@@ -127,7 +127,7 @@ def test_a_long_answer_is_read_by_itself_and_whole(portion: int) -> None:
     if portion <= 300_000:
         # The second came as one piece after its size: nothing was joined for it.
         assert any(answers[1].data is piece for piece in pieces)
-        assert peer.wanted() == 0
+        assert peer.bytes_to_read() == 0
 
 
 def test_the_header_of_a_flexible_answer_is_skipped() -> None:
@@ -166,10 +166,10 @@ def test_a_peer_of_another_protocol_is_named(data: bytes, words: str) -> None:
 
 def test_a_request_without_an_answer_is_finished_once_it_is_written() -> None:
     peer = ready()
-    silent = request(PRODUCE, expects_reply=False)
+    silent = request(PRODUCE, expects_response=False)
     peer.send(silent)
     peer.send(request(version_max=4))
-    assert peer.take_unanswered() == [silent]
+    assert peer.take_sent_without_response() == [silent]
     answers, _ = peer.received(framed(b"\0\0\0\2"))
     assert len(answers) == 1
 

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.client.admin import topics
-from headrace.client.core import offsets
+from headrace.client.core import lookups
 from headrace.client.core.errors import (
     ClientClosed,
     ProtocolViolation,
@@ -30,25 +30,25 @@ def listed(**changes: int) -> dict[str, int]:
 
 def test_connecting_finds_the_brokers() -> None:
     world = World(brokers=3)
-    info = world.run(world.engine.start(offsets.connect(world.engine)))
+    info = world.run(world.engine.start(lookups.connect(world.engine)))
     assert info.cluster_id == "c"
     assert [node.node_id for node in info.brokers] == [1, 2, 3]
 
 
 def test_the_bootstrap_connection_becomes_the_brokers_own() -> None:
     world = World()
-    world.run(world.engine.start(offsets.connect(world.engine)))
+    world.run(world.engine.start(lookups.connect(world.engine)))
     world.answers[LIST_OFFSETS] = lambda node, request: {
         "topics": [{"name": "t", "partitions": [listed()]}]
     }
-    world.run(world.engine.start(offsets.list_offsets(world.engine, {T0: -1})))
+    world.run(world.engine.start(lookups.list_offsets(world.engine, {T0: -1})))
     assert len(world.links) == 1
 
 
 def test_when_nobody_answers_the_message_says_what_to_look_at() -> None:
     world = World(bootstrap="b1:9092,b2:9093", down={1, 2})
     with pytest.raises(Unreachable) as raised:
-        world.run(world.engine.start(offsets.connect(world.engine)))
+        world.run(world.engine.start(lookups.connect(world.engine)))
     assert str(raised.value) == (
         "cannot reach any of b1:9092,b2:9093: connection refused; is the broker running?"
     )
@@ -57,12 +57,12 @@ def test_when_nobody_answers_the_message_says_what_to_look_at() -> None:
 
 def test_one_bootstrap_address_that_answers_is_enough() -> None:
     world = World(bootstrap="b1:9092,b2:9092,b3:9092", brokers=3, down={1, 2})
-    assert world.run(world.engine.start(offsets.connect(world.engine))).brokers
+    assert world.run(world.engine.start(lookups.connect(world.engine))).brokers
 
 
 def test_a_peer_that_is_no_broker_is_not_asked_for_ever() -> None:
     world = World()
-    outcome = world.engine.start(offsets.connect(world.engine))
+    outcome = world.engine.start(lookups.connect(world.engine))
     effects = world.engine.poll(world.now_ms)
     link = effects[0].link
     world.engine.opened(link, world.now_ms)
@@ -81,7 +81,7 @@ def test_a_broker_that_accepts_and_says_nothing_is_given_up() -> None:
 
     world.answers[METADATA] = silent
     with pytest.raises((TimedOut, Unreachable)):
-        world.run(world.engine.start(offsets.connect(world.engine)))
+        world.run(world.engine.start(lookups.connect(world.engine)))
 
 
 def test_a_moved_leader_is_found_by_a_refresh() -> None:
@@ -93,7 +93,7 @@ def test_a_moved_leader_is_found_by_a_refresh() -> None:
         return {"topics": [{"name": "t", "partitions": [listed(error_code=code)]}]}
 
     world.answers[LIST_OFFSETS] = answer
-    found = world.run(world.engine.start(offsets.list_offsets(world.engine, {T0: -1})))
+    found = world.run(world.engine.start(lookups.list_offsets(world.engine, {T0: -1})))
     assert found[T0].offset == 5
     assert [asked.node for asked in world.requests(LIST_OFFSETS)] == [1, 2]
 
@@ -108,7 +108,7 @@ def test_offsets_are_asked_of_each_leader_and_only_what_failed_again() -> None:
         return {"topics": [{"name": "t", "partitions": [part]}]}
 
     world.answers[LIST_OFFSETS] = answer
-    found = world.run(world.engine.start(offsets.list_offsets(world.engine, {T0: -1, T1: -1})))
+    found = world.run(world.engine.start(lookups.list_offsets(world.engine, {T0: -1, T1: -1})))
     assert {place: at.offset for place, at in found.items()} == {T0: 10, T1: 20}
     assert [asked.node for asked in world.requests(LIST_OFFSETS)] == [1, 2, 2]
 
@@ -116,7 +116,7 @@ def test_offsets_are_asked_of_each_leader_and_only_what_failed_again() -> None:
 def test_an_unknown_topic_is_an_error_after_a_short_while() -> None:
     world = World()
     with pytest.raises(UnknownTopic, match="'nope' does not exist"):
-        world.run(world.engine.start(offsets.list_offsets(world.engine, {_place("nope"): -1})))
+        world.run(world.engine.start(lookups.list_offsets(world.engine, {_place("nope"): -1})))
     assert 1_000 <= world.now_ms - 1_000 < 3_000
 
 
@@ -127,14 +127,14 @@ def test_a_topic_for_which_the_broker_has_no_room_is_an_error_at_once() -> None:
         "topics": [{"error_code": 56, "name": "t", "partitions": []}],
     }
     with pytest.raises(RequestFailed, match="the broker's disk might be full"):
-        world.run(world.engine.start(offsets.ensure_topics(world.engine, ["t"], create=True)))
+        world.run(world.engine.start(lookups.ensure_topics(world.engine, ["t"], create=True)))
     asked = [asked for asked in world.requests(METADATA) if asked.request["topics"]]
     assert len(asked) == 1
 
 
 def test_a_topic_that_appears_meanwhile_is_used() -> None:
     world = World(leaders={})
-    outcome = world.engine.start(offsets.ensure_topics(world.engine, ["t"], create=True))
+    outcome = world.engine.start(lookups.ensure_topics(world.engine, ["t"], create=True))
     world.until(lambda: bool(world.requests(METADATA)))
     assert world.requests(METADATA)[-1].request["allow_auto_topic_creation"]
     world.leaders["t"] = [1]
@@ -191,7 +191,7 @@ def test_retries_end_at_the_deadline_with_the_last_trouble() -> None:
 
 def test_while_a_broker_is_away_it_is_tried_ever_less_often() -> None:
     world = World()
-    world.run(world.engine.start(offsets.connect(world.engine)))
+    world.run(world.engine.start(lookups.connect(world.engine)))
     world.down = {1}
     world.cut(1)
     outcome = world.engine.start(topics.describe_cluster(world.engine))
@@ -211,7 +211,7 @@ def test_while_a_broker_is_away_it_is_tried_ever_less_often() -> None:
 
 def test_a_restarted_broker_is_found_at_the_bootstrap_address() -> None:
     world = World()
-    world.run(world.engine.start(offsets.connect(world.engine)))
+    world.run(world.engine.start(lookups.connect(world.engine)))
     world.down = {1}
     world.cut(1)
     outcome = world.engine.start(topics.describe_cluster(world.engine))
@@ -222,27 +222,27 @@ def test_a_restarted_broker_is_found_at_the_bootstrap_address() -> None:
 
 def test_closing_ends_every_operation() -> None:
     world = World()
-    outcome = world.engine.start(offsets.connect(world.engine))
+    outcome = world.engine.start(lookups.connect(world.engine))
     world.engine.close(world.now_ms)
     with pytest.raises(ClientClosed):
         outcome.result()
     with pytest.raises(ClientClosed):
-        world.engine.start(offsets.connect(world.engine)).result()
+        world.engine.start(lookups.connect(world.engine)).result()
 
 
 def test_a_topic_that_is_new_to_a_client_is_looked_up_without_a_pause() -> None:
     world = World()
-    world.run(world.engine.start(offsets.connect(world.engine)))
+    world.run(world.engine.start(lookups.connect(world.engine)))
     began_ms = world.now_ms
-    world.run(world.engine.start(offsets.refresh_topics(world.engine, ["t"])))
+    world.run(world.engine.start(lookups.refresh_topics(world.engine, ["t"])))
     assert world.now_ms - began_ms < world.engine.options.retry_backoff_ms / 2
-    world.run(world.engine.start(offsets.refresh_topics(world.engine, ["t"])))
+    world.run(world.engine.start(lookups.refresh_topics(world.engine, ["t"])))
     assert world.now_ms - began_ms >= world.engine.options.retry_backoff_ms
 
 
 def test_metadata_is_refreshed_when_it_is_old() -> None:
     world = World()
-    world.run(world.engine.start(offsets.ensure_topics(world.engine, ["t"], create=False)))
+    world.run(world.engine.start(lookups.ensure_topics(world.engine, ["t"], create=False)))
     before = len(world.requests(METADATA))
     world.pass_ms(299_000)
     assert len(world.requests(METADATA)) == before
@@ -290,14 +290,14 @@ def test_a_topic_made_anew_starts_with_its_own_epochs() -> None:
 def test_a_named_successor_is_taken_over_only_if_it_is_news() -> None:
     cluster = Cluster()
     cluster.apply(_metadata(epoch=5, leader=2), None)
-    assert not cluster.moved("t", 0, 1, 5)
-    assert cluster.moved("t", 0, 1, 6)
+    assert not cluster.apply_new_leader("t", 0, 1, 5)
+    assert cluster.apply_new_leader("t", 0, 1, 6)
     assert cluster.leader("t", 0) == 1
 
 
 def test_requests_are_written_in_every_version() -> None:
     for version in range(14):
-        assert encode_request_body(METADATA, version, offsets.metadata_fields(["t"], create=True))
+        assert encode_request_body(METADATA, version, lookups.metadata_fields(["t"], create=True))
 
 
 def _place(topic: str) -> TopicPartition:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.core import inputs, offsets
+from headrace.client.core import arguments, lookups
 from headrace.client.core.errors import OffsetOutOfRange, RequestFailed, UnknownTopic
 from headrace.client.core.options import ConsumerOptions
 from headrace.client.core.values import AtTime, Record
@@ -118,7 +118,7 @@ class Scene:
         self.machine = FetchMachine(self.world.engine, ConsumerOptions(**settings))
         self.world.engine.attach(self.machine)
         engine = self.world.engine
-        self.world.run(engine.start(offsets.ensure_topics(engine, ["t"], create=False)))
+        self.world.run(engine.start(lookups.ensure_topics(engine, ["t"], create=False)))
 
     def take(self, count_max: int = 1_000) -> list[Record]:
         """Records, however long they take to come."""
@@ -382,10 +382,10 @@ def test_topic_ids_are_used_where_they_are_known() -> None:
     assert scene.world.requests(FETCH)[0].version >= 13
 
 
-def plan(scene: Scene, **changes: Any) -> tuple[dict[TopicPartition, int], inputs.Limits]:
-    arguments = {"partitions": None, "start": "earliest", "until": None, **changes}
-    operation = inputs.plan_reading(
-        scene.world.engine, "t", read_committed=False, wall_ms=5_000, **arguments
+def plan(scene: Scene, **changes: Any) -> tuple[dict[TopicPartition, int], arguments.ReadLimits]:
+    given = {"partitions": None, "start": "earliest", "until": None, **changes}
+    operation = arguments.plan_reading(
+        scene.world.engine, "t", read_committed=False, wall_ms=5_000, **given
     )
     return scene.world.run(scene.world.engine.start(operation))
 

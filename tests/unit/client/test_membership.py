@@ -178,7 +178,7 @@ def test_the_leader_divides_anew_when_a_topic_grows(world: World, group: Coordin
     program = Program(world)
     program.poll_until_owned((0, 1))
     world.leaders["t"].append(1)
-    world.engine.want_metadata()
+    world.engine.request_metadata()
     program.poll_until_owned((0, 1, 2))
 
 
@@ -188,7 +188,7 @@ def test_a_topic_that_goes_takes_its_partitions_along_without_an_error(
     program = Program(world)
     program.poll_until_owned((0, 1))
     topics = world.leaders.pop("t")
-    world.engine.want_metadata()
+    world.engine.request_metadata()
     program.poll_until_owned(())
     for _ in range(5):
         program.pass_ms(1_000)

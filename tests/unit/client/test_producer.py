@@ -43,7 +43,7 @@ def test_a_batch_waits_for_its_linger_time_and_no_longer() -> None:
 def test_a_delivery_that_is_waited_for_does_not_linger() -> None:
     scene = Scene(linger_ms=60_000)
     delivery = scene.append(partition=0)
-    scene.machine.hurry(delivery)
+    scene.machine.send_without_linger(delivery)
     before_ms = scene.world.now_ms
     scene.world.until(lambda: delivery.done)
     assert scene.world.now_ms - before_ms < 60_000

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from headrace.client.core import offsets
+from headrace.client.core import lookups
 from headrace.client.core.errors import ClientError
-from headrace.client.core.operation import AskAll, Refresh
+from headrace.client.core.operation import RefreshMetadata, SendAll
 from headrace.client.core.values import ListedOffset
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
@@ -33,7 +33,7 @@ class FakeCluster:
         return self.leaders[TopicPartition(topic, index)]
 
 
-class FakeSession:
+class FakeEngine:
     options = FakeOptions()
     now_ms = 0.0
 
@@ -60,9 +60,9 @@ def played(operation: Any, *replies: list[dict[str, Any]]) -> dict[TopicPartitio
     left = list(replies)
     step = next(operation)
     while True:
-        assert isinstance(step, AskAll | Refresh)
+        assert isinstance(step, SendAll | RefreshMetadata)
         try:
-            step = operation.send(left.pop(0) if isinstance(step, AskAll) else None)
+            step = operation.send(left.pop(0) if isinstance(step, SendAll) else None)
         except StopIteration as done:
             found: dict[TopicPartition, Any] = done.value
             assert left == []
@@ -70,7 +70,7 @@ def played(operation: Any, *replies: list[dict[str, Any]]) -> dict[TopicPartitio
 
 
 def test_an_error_of_one_partition_is_returned_with_the_offsets_of_others() -> None:
-    operation = offsets.reported_offsets(FakeSession(), dict.fromkeys((A, B, C), -1))  # type: ignore[arg-type]
+    operation = lookups.reported_offsets(FakeEngine(), dict.fromkeys((A, B, C), -1))  # type: ignore[arg-type]
     error = ErrorCode.OFFSET_NOT_AVAILABLE
     found = played(operation, [reply((A, ErrorCode.NONE, 7)), reply((B, error, -1))])
     assert found[A] == ListedOffset(7, -1, 4)
@@ -80,8 +80,8 @@ def test_an_error_of_one_partition_is_returned_with_the_offsets_of_others() -> N
 
 
 def test_a_partition_with_another_leader_is_asked_once_more() -> None:
-    session = FakeSession()
-    operation = offsets.reported_offsets(session, {A: -1, B: -1})  # type: ignore[arg-type]
+    engine = FakeEngine()
+    operation = lookups.reported_offsets(engine, {A: -1, B: -1})  # type: ignore[arg-type]
     moved = reply((B, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1))
     found = played(operation, [reply((A, ErrorCode.NONE, 7)), moved], [moved])
     assert isinstance(found[B], ClientError)

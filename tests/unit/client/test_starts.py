@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.client.core.offsets import start_timestamp
+from headrace.client.core.lookups import start_timestamp
 from headrace.client.core.values import AtTime, Start
 
 

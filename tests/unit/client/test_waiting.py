@@ -4,7 +4,7 @@ import pytest
 
 from headrace.client.admin import topics
 from headrace.client.core.values import NewTopic
-from headrace.client.core.waiting import Patience
+from headrace.client.core.wait_reports import ReportTimer
 from headrace.wire.apis import CREATE_TOPICS, FETCH
 from tests.unit.client.engine_scenario import Silence, World
 from tests.unit.client.producer_scenario import Scene, fault
@@ -16,25 +16,25 @@ NOT_ENOUGH_REPLICAS = 19
 
 
 def test_the_next_call_waits_two_seconds_of_its_own() -> None:
-    patience = Patience()
-    assert not patience.is_due(1_900.0, 0.0)
+    timer = ReportTimer()
+    assert not timer.is_due(1_900.0, 0.0)
     # The former call ended, and another started, between two looks.
-    assert not patience.is_due(2_400.0, 2_300.0)
-    assert patience.is_due(4_300.0, 2_300.0)
+    assert not timer.is_due(2_400.0, 2_300.0)
+    assert timer.is_due(4_300.0, 2_300.0)
 
 
 def test_reports_are_due_after_two_seconds_then_at_growing_intervals() -> None:
-    patience = Patience()
-    reported = [at for at in range(0, 100_000, 500) if patience.is_due(at, 0)]
+    timer = ReportTimer()
+    reported = [at for at in range(0, 100_000, 500) if timer.is_due(at, 0)]
     assert reported == [2_000, 6_000, 14_000, 30_000, 60_000, 90_000]
 
 
 def test_a_new_wait_starts_with_two_seconds_again() -> None:
-    patience = Patience()
-    assert patience.is_due(2_000, 0)
-    assert not patience.is_due(2_500, None)
-    assert not patience.is_due(4_000, 3_000)
-    assert patience.is_due(5_000, 3_000)
+    timer = ReportTimer()
+    assert timer.is_due(2_000, 0)
+    assert not timer.is_due(2_500, None)
+    assert not timer.is_due(4_000, 3_000)
+    assert timer.is_due(5_000, 3_000)
 
 
 def test_an_operation_that_is_retried_shows_its_last_error() -> None:
@@ -64,7 +64,7 @@ def test_a_request_without_a_response_is_named() -> None:
     outcome = world.engine.start(topics.create_topics(world.engine, [NewTopic("t")]))
     world.until(lambda: bool(world.requests(CREATE_TOPICS)))
     assert world.engine.retry_cause() is None
-    assert world.engine.unanswered() == (
+    assert world.engine.oldest_wait() == (
         "no response from b1:9092 to CreateTopics, which needs the controller, and in a cluster "
         "ZooKeeper"
     )
@@ -111,7 +111,7 @@ def test_a_consumer_shows_errors_but_not_a_lack_of_records() -> None:
     engine = scene.world.engine
     scene.machine.assign({T0: 0})
     scene.world.settle()
-    assert (engine.retry_cause(), engine.unanswered()) == (None, "")
+    assert (engine.retry_cause(), engine.oldest_wait()) == (None, "")
     scene.world.leaders["t"] = [-1, -1]
     scene.world.cut(1)
     scene.world.until(lambda: engine.retry_cause() is not None)

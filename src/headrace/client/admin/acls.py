@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.client.core.errors import request_failed
-from headrace.client.core.operation import ANY, CONTROLLER, Ask, Operation, Session, retrying
+from headrace.client.core.operation import (
+    ANY,
+    CONTROLLER,
+    Operation,
+    OperationEngine,
+    Send,
+    retrying,
+)
 from headrace.model import acls as model
 from headrace.model.acls import Acl, AclFilter
 from headrace.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
@@ -12,41 +19,43 @@ from headrace.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 PER_REQUEST_MAX = 1_000
 
 
-def list_acls(session: Session, selected: AclFilter) -> Operation[list[Acl]]:
+def list_acls(engine: OperationEngine, selected: AclFilter) -> Operation[list[Acl]]:
     def attempt() -> Operation[list[Acl]]:
-        reply = yield Ask(ANY, DESCRIBE_ACLS, _filter_fields(selected))
-        if reply["error_code"]:
-            raise request_failed(reply["error_code"], reply["error_message"])
-        return [_acl(resource, row) for resource in reply["resources"] for row in resource["acls"]]
+        response = yield Send(ANY, DESCRIBE_ACLS, _filter_fields(selected))
+        if response["error_code"]:
+            raise request_failed(response["error_code"], response["error_message"])
+        return [
+            _acl(resource, row) for resource in response["resources"] for row in resource["acls"]
+        ]
 
-    return (yield from retrying(session, "listing ACLs", attempt))
+    return (yield from retrying(engine, "listing ACLs", attempt))
 
 
-def create_acls(session: Session, acls: Sequence[Acl]) -> Operation[None]:
+def create_acls(engine: OperationEngine, acls: Sequence[Acl]) -> Operation[None]:
     for first in range(0, len(acls), PER_REQUEST_MAX):
         creations = [_acl_fields(acl) for acl in acls[first : first + PER_REQUEST_MAX]]
-        yield from _create(session, creations)
+        yield from _create(engine, creations)
 
 
-def _create(session: Session, creations: list[dict[str, Any]]) -> Operation[None]:
+def _create(engine: OperationEngine, creations: list[dict[str, Any]]) -> Operation[None]:
     def attempt() -> Operation[None]:
-        reply = yield Ask(CONTROLLER, CREATE_ACLS, {"creations": creations})
-        for result in reply["results"]:
+        response = yield Send(CONTROLLER, CREATE_ACLS, {"creations": creations})
+        for result in response["results"]:
             if result["error_code"]:
                 raise request_failed(result["error_code"], result["error_message"])
 
-    yield from retrying(session, "creating ACLs", attempt)
+    yield from retrying(engine, "creating ACLs", attempt)
 
 
-def delete_acls(session: Session, selected: AclFilter) -> Operation[list[Acl]]:
+def delete_acls(engine: OperationEngine, selected: AclFilter) -> Operation[list[Acl]]:
     def attempt() -> Operation[list[Acl]]:
-        reply = yield Ask(CONTROLLER, DELETE_ACLS, {"filters": [_filter_fields(selected)]})
-        (result,) = reply["filter_results"]
+        response = yield Send(CONTROLLER, DELETE_ACLS, {"filters": [_filter_fields(selected)]})
+        (result,) = response["filter_results"]
         if result["error_code"]:
             raise request_failed(result["error_code"], result["error_message"])
         return [_acl(row, row) for row in result["matching_acls"]]
 
-    return (yield from retrying(session, "deleting ACLs", attempt))
+    return (yield from retrying(engine, "deleting ACLs", attempt))
 
 
 def _acl(resource: Any, row: Any) -> Acl:

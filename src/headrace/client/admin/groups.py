@@ -13,7 +13,15 @@ from headrace.client.core.errors import (
     error_code,
     request_failed,
 )
-from headrace.client.core.operation import ANY, Ask, AskAll, Operation, Refresh, Session, retrying
+from headrace.client.core.operation import (
+    ANY,
+    Operation,
+    OperationEngine,
+    RefreshMetadata,
+    Send,
+    SendAll,
+    retrying,
+)
 from headrace.client.member.subscriptions import read_assignment
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
@@ -35,43 +43,47 @@ CONSUMER = "consumer"
 """The protocol type of consumer groups, in both protocols."""
 
 
-def find_coordinator(session: Session, group: str) -> Operation[int]:
+def find_coordinator(engine: OperationEngine, group: str) -> Operation[int]:
     """The coordinator of a group."""
     fields = {"key": group, "key_type": _GROUP, "coordinator_keys": [group]}
-    reply = yield Ask(ANY, FIND_COORDINATOR, fields)
-    found = reply["coordinators"][0] if "coordinators" in reply else reply
+    response = yield Send(ANY, FIND_COORDINATOR, fields)
+    found = response["coordinators"][0] if "coordinators" in response else response
     if found["error_code"]:
         raise request_failed(found["error_code"], found.get("error_message"))
     node: int = found["node_id"]
-    if node not in session.cluster.nodes:
-        yield Refresh()
+    if node not in engine.cluster.nodes:
+        yield RefreshMetadata()
     return node
 
 
-def _of_coordinator(
-    session: Session, what: str, group: str, attempt: Callable[[int], Operation[T]]
+def _retry_at_coordinator(
+    engine: OperationEngine, what: str, group: str, attempt: Callable[[int], Operation[T]]
 ) -> Operation[T]:
-    def found() -> Operation[T]:
-        node = yield from find_coordinator(session, group)
+    def attempt_at_coordinator() -> Operation[T]:
+        node = yield from find_coordinator(engine, group)
         return (yield from attempt(node))
 
-    return (yield from retrying(session, what, found))
+    return (yield from retrying(engine, what, attempt_at_coordinator))
 
 
-def list_groups(session: Session, states: Sequence[str] = ()) -> Operation[list[GroupListing]]:
+def list_groups(
+    engine: OperationEngine, states: Sequence[str] = ()
+) -> Operation[list[GroupListing]]:
     """The groups of all brokers, by name: all, or those in these states."""
     fields = {"states_filter": list(states), "types_filter": []}
 
     def attempt() -> Operation[list[GroupListing]]:
-        yield Refresh()
-        replies = yield AskAll([Ask(node, LIST_GROUPS, fields) for node in session.cluster.nodes])
+        yield RefreshMetadata()
+        responses = yield SendAll(
+            [Send(node, LIST_GROUPS, fields) for node in engine.cluster.nodes]
+        )
         listed: dict[str, GroupListing] = {}
-        for reply in replies:
-            if isinstance(reply, ClientError):
-                raise reply
-            if reply["error_code"]:
-                raise request_failed(reply["error_code"])
-            for group in reply["groups"]:
+        for response in responses:
+            if isinstance(response, ClientError):
+                raise response
+            if response["error_code"]:
+                raise request_failed(response["error_code"])
+            for group in response["groups"]:
                 listed[group["group_id"]] = GroupListing(
                     group["group_id"],
                     group["protocol_type"],
@@ -80,16 +92,16 @@ def list_groups(session: Session, states: Sequence[str] = ()) -> Operation[list[
                 )
         return [listed[name] for name in sorted(listed)]
 
-    return (yield from retrying(session, "listing groups", attempt))
+    return (yield from retrying(engine, "listing groups", attempt))
 
 
-def describe_group(session: Session, group: str) -> Operation[GroupInfo]:
+def describe_group(engine: OperationEngine, group: str) -> Operation[GroupInfo]:
     """A group of either protocol with its members; an unknown group is an error."""
     fields = {"groups": [group], "include_authorized_operations": False}
 
     def attempt(node: int) -> Operation[GroupInfo]:
-        reply = yield Ask(node, DESCRIBE_GROUPS, fields)
-        found = reply["groups"][0]
+        response = yield Send(node, DESCRIBE_GROUPS, fields)
+        found = response["groups"][0]
         code = found["error_code"]
         if code == ErrorCode.GROUP_ID_NOT_FOUND or found["group_state"] == _DEAD:
             return (yield from _describe_consumer_group(node, group))
@@ -104,17 +116,17 @@ def describe_group(session: Session, group: str) -> Operation[GroupInfo]:
             tuple(_member(member) for member in found["members"]),
         )
 
-    return (yield from _of_coordinator(session, "describing a group", group, attempt))
+    return (yield from _retry_at_coordinator(engine, "describing a group", group, attempt))
 
 
 def _describe_consumer_group(node: int, group: str) -> Operation[GroupInfo]:
-    """Describe a group of the consumer protocol (KIP-848), which older brokers do not have."""
+    """Describe a group of the consumer protocol (KIP-848), which older brokers do not support."""
     fields = {"group_ids": [group], "include_authorized_operations": False}
     try:
-        reply = yield Ask(node, CONSUMER_GROUP_DESCRIBE, fields)
+        response = yield Send(node, CONSUMER_GROUP_DESCRIBE, fields)
     except UnsupportedVersion:
         raise _failed(ErrorCode.GROUP_ID_NOT_FOUND, group) from None
-    found = reply["groups"][0]
+    found = response["groups"][0]
     if found["error_code"]:
         raise _failed(found["error_code"], group)
     return GroupInfo(
@@ -151,20 +163,20 @@ def _member(found: Mapping[str, Any]) -> GroupMember:
     )
 
 
-def delete_group(session: Session, group: str) -> Operation[None]:
+def delete_group(engine: OperationEngine, group: str) -> Operation[None]:
     """Delete a group without members, and its offsets."""
 
     def attempt(node: int) -> Operation[None]:
-        reply = yield Ask(node, DELETE_GROUPS, {"groups_names": [group]})
-        _check(reply["results"][0]["error_code"], group)
+        response = yield Send(node, DELETE_GROUPS, {"groups_names": [group]})
+        _check(response["results"][0]["error_code"], group)
 
-    yield from _of_coordinator(session, "deleting a group", group, attempt)
+    yield from _retry_at_coordinator(engine, "deleting a group", group, attempt)
 
 
 def group_offsets(
-    session: Session, group: str, partitions: Iterable[TopicPartition] | None = None
+    engine: OperationEngine, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> Operation[dict[TopicPartition, GroupOffset]]:
-    """The committed offsets of all partitions, or of the given ones, that have one."""
+    """The committed offsets of all partitions, or of the given ones. Omits those without one."""
     topics = None if partitions is None else _by_topic((p.topic, p.partition) for p in partitions)
     requested = (
         None
@@ -175,8 +187,8 @@ def group_offsets(
     fields = {**one, "groups": [one], "require_stable": True}
 
     def attempt(node: int) -> Operation[dict[TopicPartition, GroupOffset]]:
-        reply = yield Ask(node, OFFSET_FETCH, fields)
-        found = reply["groups"][0] if "groups" in reply else reply
+        response = yield Send(node, OFFSET_FETCH, fields)
+        found = response["groups"][0] if "groups" in response else response
         _check(found.get("error_code", 0), group)
         offsets: dict[TopicPartition, GroupOffset] = {}
         for topic in found["topics"]:
@@ -189,11 +201,11 @@ def group_offsets(
                     offsets[partition] = GroupOffset(offset, epoch, part["metadata"] or "")
         return dict(sorted(offsets.items()))
 
-    return (yield from _of_coordinator(session, "fetching offsets", group, attempt))
+    return (yield from _retry_at_coordinator(engine, "fetching offsets", group, attempt))
 
 
 def commit_fields(group: str, offsets: Mapping[TopicPartition, GroupOffset]) -> dict[str, Any]:
-    """The fields of a commit without a member."""
+    """The fields of a commit that is not sent by a member."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(
@@ -215,28 +227,28 @@ def commit_fields(group: str, offsets: Mapping[TopicPartition, GroupOffset]) -> 
 
 
 def commit_group_offsets(
-    session: Session, group: str, offsets: Mapping[TopicPartition, GroupOffset]
+    engine: OperationEngine, group: str, offsets: Mapping[TopicPartition, GroupOffset]
 ) -> Operation[None]:
     """Set the offsets of a group without members."""
     fields = commit_fields(group, offsets)
 
     def attempt(node: int) -> Operation[None]:
-        reply = yield Ask(node, OFFSET_COMMIT, fields)
-        for topic in reply["topics"]:
+        response = yield Send(node, OFFSET_COMMIT, fields)
+        for topic in response["topics"]:
             for part in topic["partitions"]:
                 code = part["error_code"]
                 if code == ErrorCode.UNKNOWN_MEMBER_ID:
                     raise _failed(ErrorCode.NON_EMPTY_GROUP, group)
                 partition = f"{topic['name']}-{part['partition_index']}"
                 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise _final(request_failed(code, f"unknown partition {partition}"))
+                    raise _not_retriable(request_failed(code, f"unknown partition {partition}"))
                 _check(code, group)
 
-    yield from _of_coordinator(session, "committing offsets", group, attempt)
+    yield from _retry_at_coordinator(engine, "committing offsets", group, attempt)
 
 
 def delete_group_offsets(
-    session: Session, group: str, partitions: Iterable[TopicPartition]
+    engine: OperationEngine, group: str, partitions: Iterable[TopicPartition]
 ) -> Operation[dict[TopicPartition, ErrorCode]]:
     """Delete offsets; returns an error code per partition."""
     topics = _by_topic((p.topic, p.partition) for p in partitions)
@@ -249,15 +261,15 @@ def delete_group_offsets(
     }
 
     def attempt(node: int) -> Operation[dict[TopicPartition, ErrorCode]]:
-        reply = yield Ask(node, OFFSET_DELETE, fields)
-        _check(reply["error_code"], group)
+        response = yield Send(node, OFFSET_DELETE, fields)
+        _check(response["error_code"], group)
         return {
             TopicPartition(topic["name"], part["partition_index"]): error_code(part["error_code"])
-            for topic in reply["topics"]
+            for topic in response["topics"]
             for part in topic["partitions"]
         }
 
-    return (yield from _of_coordinator(session, "deleting offsets", group, attempt))
+    return (yield from _retry_at_coordinator(engine, "deleting offsets", group, attempt))
 
 
 def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
@@ -280,6 +292,6 @@ def _failed(code: int, group: str) -> ClientError:
     return request_failed(code, messages.get(code))
 
 
-def _final(error: ClientError) -> ClientError:
+def _not_retriable(error: ClientError) -> ClientError:
     error.retriable = False
     return error

@@ -4,19 +4,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.client.core.errors import request_failed
-from headrace.client.core.operation import ANY, CONTROLLER, Ask, Operation, Session, retrying
+from headrace.client.core.operation import (
+    ANY,
+    CONTROLLER,
+    Operation,
+    OperationEngine,
+    Send,
+    retrying,
+)
 from headrace.client.core.values import QuotaInfo
 from headrace.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 
 
-def list_quotas(session: Session) -> Operation[list[QuotaInfo]]:
+def list_quotas(engine: OperationEngine) -> Operation[list[QuotaInfo]]:
     def attempt() -> Operation[list[QuotaInfo]]:
-        reply = yield Ask(ANY, DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
-        if reply["error_code"]:
-            raise request_failed(reply["error_code"], reply["error_message"])
-        return [_info(entry) for entry in reply["entries"]]
+        response = yield Send(ANY, DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
+        if response["error_code"]:
+            raise request_failed(response["error_code"], response["error_message"])
+        return [_info(entry) for entry in response["entries"]]
 
-    return (yield from retrying(session, "listing quotas", attempt))
+    return (yield from retrying(engine, "listing quotas", attempt))
 
 
 def _info(entry: Any) -> QuotaInfo:
@@ -27,7 +34,7 @@ def _info(entry: Any) -> QuotaInfo:
 
 
 def alter_quotas(
-    session: Session, entity: Mapping[str, str | None], limits: Mapping[str, float | None]
+    engine: OperationEngine, entity: Mapping[str, str | None], limits: Mapping[str, float | None]
 ) -> Operation[None]:
     """Set limits of one entity, or remove those that are None."""
     entry = {
@@ -40,9 +47,9 @@ def alter_quotas(
 
     def attempt() -> Operation[None]:
         fields = {"entries": [entry], "validate_only": False}
-        reply = yield Ask(CONTROLLER, ALTER_CLIENT_QUOTAS, fields)
-        for result in reply["entries"]:
+        response = yield Send(CONTROLLER, ALTER_CLIENT_QUOTAS, fields)
+        for result in response["entries"]:
             if result["error_code"]:
                 raise request_failed(result["error_code"], result["error_message"])
 
-    yield from retrying(session, "changing quotas", attempt)
+    yield from retrying(engine, "changing quotas", attempt)

@@ -1,7 +1,7 @@
 """Operations that reassign partitions and elect leaders. Pure.
 
-An error of one partition is returned with the other results. An error of the complete request is
-retried if it is temporary, and raised otherwise.
+Errors of single partitions are returned. A temporary error of the complete request is retried. A
+permanent one is raised.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from headrace.client.core.errors import ClientError, RequestFailed, request_fail
 from headrace.client.core.operation import (
     ANY,
     CONTROLLER,
-    Ask,
-    AskAll,
     Operation,
-    Refresh,
-    Session,
+    OperationEngine,
+    RefreshMetadata,
+    Send,
+    SendAll,
     retrying,
 )
 from headrace.client.core.values import LogEnd, Reassignment, ReplicaInfo
@@ -32,11 +32,11 @@ from headrace.wire.apis import (
 _PREFERRED, _UNCLEAN = 0, 1
 _PAGE_PARTITIONS = 2000
 _ANY_REPLICA = -2
-"""The replica id to which any replica responds, even without a leader."""
+"""With this replica id, any replica responds, even if the partition has no leader."""
 
 
 def alter_reassignments(
-    session: Session, targets: Mapping[TopicPartition, Sequence[int] | None]
+    engine: OperationEngine, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> Operation[dict[TopicPartition, RequestFailed]]:
     """Begin to reassign partitions, or with None cancel; returns the rejected ones."""
     topics: dict[str, list[dict[str, Any]]] = {}
@@ -44,54 +44,57 @@ def alter_reassignments(
         nodes = None if replicas is None else list(replicas)
         topics.setdefault(topic, []).append({"partition_index": index, "replicas": nodes})
     fields = {
-        "timeout_ms": int(session.options.request_timeout_ms),
+        "timeout_ms": int(engine.options.request_timeout_ms),
         "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
     }
 
     def attempt() -> Operation[dict[TopicPartition, RequestFailed]]:
-        reply = yield Ask(CONTROLLER, ALTER_PARTITION_REASSIGNMENTS, fields)
-        _raise_error(reply)
+        response = yield Send(CONTROLLER, ALTER_PARTITION_REASSIGNMENTS, fields)
+        _raise_error(response)
         return {
             TopicPartition(topic["name"], part["partition_index"]): request_failed(
                 part["error_code"], part["error_message"]
             )
-            for topic in reply["responses"]
+            for topic in response["responses"]
             for part in topic["partitions"]
             if part["error_code"]
         }
 
-    return (yield from retrying(session, "reassigning partitions", attempt))
+    return (yield from retrying(engine, "reassigning partitions", attempt))
 
 
 def list_reassignments(
-    session: Session, partitions: Collection[TopicPartition] | None = None
+    engine: OperationEngine, partitions: Collection[TopicPartition] | None = None
 ) -> Operation[dict[TopicPartition, Reassignment]]:
     """The reassignments in progress: all, or those of the given partitions."""
     fields = {
-        "timeout_ms": int(session.options.request_timeout_ms),
+        "timeout_ms": int(engine.options.request_timeout_ms),
         "topics": None
         if partitions is None
         else _by_topic(partitions, "name", "partition_indexes"),
     }
 
     def attempt() -> Operation[dict[TopicPartition, Reassignment]]:
-        reply = yield Ask(CONTROLLER, LIST_PARTITION_REASSIGNMENTS, fields)
-        _raise_error(reply)
+        response = yield Send(CONTROLLER, LIST_PARTITION_REASSIGNMENTS, fields)
+        _raise_error(response)
         return {
             TopicPartition(topic["name"], part["partition_index"]): Reassignment(
                 tuple(part["replicas"]),
                 tuple(part["adding_replicas"]),
                 tuple(part["removing_replicas"]),
             )
-            for topic in reply["topics"]
+            for topic in response["topics"]
             for part in topic["partitions"]
         }
 
-    return (yield from retrying(session, "listing reassignments", attempt))
+    return (yield from retrying(engine, "listing reassignments", attempt))
 
 
 def elect_leaders(
-    session: Session, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
+    engine: OperationEngine,
+    partitions: Collection[TopicPartition] | None = None,
+    *,
+    unclean: bool = False,
 ) -> Operation[dict[TopicPartition, RequestFailed | None]]:
     """Elect preferred replicas of all partitions, or of these; returns a result for each."""
     fields = {
@@ -99,27 +102,27 @@ def elect_leaders(
         "topic_partitions": (
             None if partitions is None else _by_topic(partitions, "topic", "partitions")
         ),
-        "timeout_ms": int(session.options.request_timeout_ms),
+        "timeout_ms": int(engine.options.request_timeout_ms),
     }
 
     def attempt() -> Operation[dict[TopicPartition, RequestFailed | None]]:
-        reply = yield Ask(CONTROLLER, ELECT_LEADERS, fields)
-        _raise_error(reply)
+        response = yield Send(CONTROLLER, ELECT_LEADERS, fields)
+        _raise_error(response)
         return {
             TopicPartition(topic["topic"], part["partition_id"]): (
                 request_failed(part["error_code"], part["error_message"])
                 if part["error_code"]
                 else None
             )
-            for topic in reply["replica_election_results"]
+            for topic in response["replica_election_results"]
             for part in topic["partition_result"]
         }
 
-    return (yield from retrying(session, "electing leaders", attempt))
+    return (yield from retrying(engine, "electing leaders", attempt))
 
 
 def describe_replicas(
-    session: Session, topics: Collection[str]
+    engine: OperationEngine, topics: Collection[str]
 ) -> Operation[dict[TopicPartition, ReplicaInfo]]:
     """The leader, in-sync replicas and eligible leaders of all partitions of these topics."""
     found: dict[TopicPartition, ReplicaInfo] = {}
@@ -132,18 +135,18 @@ def describe_replicas(
                 "response_partition_limit": _PAGE_PARTITIONS,
                 "cursor": cursor,
             }
-            reply = yield Ask(ANY, DESCRIBE_TOPIC_PARTITIONS, fields)
-            for topic in reply["topics"]:
+            response = yield Send(ANY, DESCRIBE_TOPIC_PARTITIONS, fields)
+            for topic in response["topics"]:
                 if topic["error_code"]:
                     raise request_failed(topic["error_code"], topic["name"])
                 for part in topic["partitions"]:
                     partition = TopicPartition(topic["name"], part["partition_index"])
                     found[partition] = _replica_info(part)
-            cursor = reply["next_cursor"]
+            cursor = response["next_cursor"]
             if cursor is None:
                 return
 
-    yield from retrying(session, "describing replicas", attempt)
+    yield from retrying(engine, "describing replicas", attempt)
     return found
 
 
@@ -159,7 +162,7 @@ def _replica_info(part: Mapping[str, Any]) -> ReplicaInfo:
 
 
 def log_ends(
-    session: Session, replicas: Mapping[TopicPartition, Collection[int]]
+    engine: OperationEngine, replicas: Mapping[TopicPartition, Collection[int]]
 ) -> Operation[dict[TopicPartition, dict[int, LogEnd]]]:
     """The log ends of these replicas, if they respond."""
     by_node: dict[int, dict[str, list[dict[str, int]]]] = {}
@@ -167,8 +170,8 @@ def log_ends(
         for node in nodes:
             entry = {"partition": index, "current_leader_epoch": -1, "leader_epoch": 2**31 - 1}
             by_node.setdefault(node, {}).setdefault(topic, []).append(entry)
-    asks = [
-        Ask(
+    requests = [
+        Send(
             node,
             OFFSET_FOR_LEADER_EPOCH,
             {
@@ -180,13 +183,13 @@ def log_ends(
         )
         for node, topics in by_node.items()
     ]
-    yield Refresh()
+    yield RefreshMetadata()
     found: dict[TopicPartition, dict[int, LogEnd]] = {partition: {} for partition in replicas}
-    replies = (yield AskAll(asks)) if asks else ()
-    for node, reply in zip(by_node, replies, strict=True):
-        if isinstance(reply, ClientError):
+    responses = (yield SendAll(requests)) if requests else ()
+    for node, response in zip(by_node, responses, strict=True):
+        if isinstance(response, ClientError):
             continue
-        for topic in reply["topics"]:
+        for topic in response["topics"]:
             for entry in topic["partitions"]:
                 partition = TopicPartition(topic["topic"], entry["partition"])
                 if entry["error_code"] == 0:
@@ -205,6 +208,6 @@ def _by_topic(
     return [{name: topic, indexes: found} for topic, found in topics.items()]
 
 
-def _raise_error(reply: Mapping[str, Any]) -> None:
-    if reply.get("error_code"):
-        raise request_failed(reply["error_code"], reply.get("error_message"))
+def _raise_error(response: Mapping[str, Any]) -> None:
+    if response.get("error_code"):
+        raise request_failed(response["error_code"], response.get("error_message"))

@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.client.core.errors import request_failed
-from headrace.client.core.operation import ANY, CONTROLLER, Ask, Operation, Session, retrying
+from headrace.client.core.operation import (
+    ANY,
+    CONTROLLER,
+    Operation,
+    OperationEngine,
+    Send,
+    retrying,
+)
 from headrace.client.core.values import TokenInfo
 from headrace.model.errors import ErrorCode
 from headrace.wire.apis import (
@@ -15,7 +22,7 @@ from headrace.wire.apis import (
 )
 
 _USER = "User"
-_SENTENCES = {
+_MESSAGES = {
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "Delegation tokens are disabled. Set "
     "delegation.token.secret.key on all brokers.",
     ErrorCode.DELEGATION_TOKEN_NOT_FOUND: "The delegation token does not exist.",
@@ -30,11 +37,11 @@ _SENTENCES = {
 
 
 def create_token(
-    session: Session, owner: str | None, renewers: Sequence[str], max_lifetime_ms: int
+    engine: OperationEngine, owner: str | None, renewers: Sequence[str], max_lifetime_ms: int
 ) -> Operation[TokenInfo]:
-    """After a lost connection it can create a second token, which expires unused."""
-    reply = yield from _asked(
-        session,
+    """Create a token. A retry after a lost connection can create a second one, which expires."""
+    response = yield from _send(
+        engine,
         CREATE_DELEGATION_TOKEN,
         {
             "owner_principal_type": _USER if owner else None,
@@ -45,23 +52,23 @@ def create_token(
         "creating a token",
     )
     return TokenInfo(
-        reply["token_id"],
-        reply["principal_name"],
-        reply.get("token_requester_principal_name") or reply["principal_name"],
+        response["token_id"],
+        response["principal_name"],
+        response.get("token_requester_principal_name") or response["principal_name"],
         tuple(renewers),
-        reply["issue_timestamp_ms"],
-        reply["expiry_timestamp_ms"],
-        reply["max_timestamp_ms"],
-        reply["hmac"],
+        response["issue_timestamp_ms"],
+        response["expiry_timestamp_ms"],
+        response["max_timestamp_ms"],
+        response["hmac"],
     )
 
 
-def list_tokens(session: Session, owner: str | None) -> Operation[list[TokenInfo]]:
+def list_tokens(engine: OperationEngine, owner: str | None) -> Operation[list[TokenInfo]]:
     owners = None if owner is None else [{"principal_type": _USER, "principal_name": owner}]
-    reply = yield from _asked(
-        session, DESCRIBE_DELEGATION_TOKEN, {"owners": owners}, "listing tokens", ANY
+    response = yield from _send(
+        engine, DESCRIBE_DELEGATION_TOKEN, {"owners": owners}, "listing tokens", ANY
     )
-    return [_info(token) for token in reply["tokens"]]
+    return [_info(token) for token in response["tokens"]]
 
 
 def _info(token: Mapping[str, Any]) -> TokenInfo:
@@ -77,27 +84,31 @@ def _info(token: Mapping[str, Any]) -> TokenInfo:
     )
 
 
-def renew_token(session: Session, hmac: bytes, period_ms: int) -> Operation[int]:
+def renew_token(engine: OperationEngine, hmac: bytes, period_ms: int) -> Operation[int]:
     fields = {"hmac": hmac, "renew_period_ms": period_ms}
-    reply = yield from _asked(session, RENEW_DELEGATION_TOKEN, fields, "renewing a token")
-    return int(reply["expiry_timestamp_ms"])
+    response = yield from _send(engine, RENEW_DELEGATION_TOKEN, fields, "renewing a token")
+    return int(response["expiry_timestamp_ms"])
 
 
-def expire_token(session: Session, hmac: bytes, period_ms: int) -> Operation[int]:
+def expire_token(engine: OperationEngine, hmac: bytes, period_ms: int) -> Operation[int]:
     fields = {"hmac": hmac, "expiry_time_period_ms": period_ms}
-    reply = yield from _asked(session, EXPIRE_DELEGATION_TOKEN, fields, "expiring a token")
-    return int(reply["expiry_timestamp_ms"])
+    response = yield from _send(engine, EXPIRE_DELEGATION_TOKEN, fields, "expiring a token")
+    return int(response["expiry_timestamp_ms"])
 
 
-def _asked(
-    session: Session, api_key: int, fields: dict[str, Any], what: str, target: Any = CONTROLLER
+def _send(
+    engine: OperationEngine,
+    api_key: int,
+    fields: dict[str, Any],
+    what: str,
+    target: Any = CONTROLLER,
 ) -> Operation[Any]:
     def attempt() -> Operation[Any]:
-        reply = yield Ask(target, api_key, fields)
-        code = reply["error_code"]
+        response = yield Send(target, api_key, fields)
+        code = response["error_code"]
         if code:
-            sentence = _SENTENCES.get(ErrorCode(code)) if code in set(ErrorCode) else None
-            raise request_failed(code, sentence)
-        return reply
+            message = _MESSAGES.get(ErrorCode(code)) if code in set(ErrorCode) else None
+            raise request_failed(code, message)
+        return response
 
-    return (yield from retrying(session, what, attempt))
+    return (yield from retrying(engine, what, attempt))

@@ -1,4 +1,4 @@
-"""Operations that change and describe a cluster. Pure.
+"""Operations for topics, settings, data directories and producers. Pure.
 
 Each retries temporary errors (a new controller, a broken connection) until the client's
 operation_timeout_ms, and raises the first permanent error.
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.client.core.errors import ClientError, RequestFailed, UnknownTopic, request_failed
-from headrace.client.core.offsets import ensure_topics, list_topics
+from headrace.client.core.lookups import ensure_topics, list_topics
 from headrace.client.core.operation import (
     ANY,
     CONTROLLER,
-    Ask,
-    AskAll,
     Operation,
+    OperationEngine,
     Pause,
-    Refresh,
-    Session,
+    RefreshMetadata,
+    Send,
+    SendAll,
     backoff_ms,
     retrying,
 )
@@ -60,40 +60,40 @@ _SOURCES = {
 }
 
 
-def _first_error(items: Iterable[Mapping[str, Any]], name: str) -> None:
+def _raise_first_error(items: Iterable[Mapping[str, Any]], name: str) -> None:
     for item in items:
         if item["error_code"]:
             message = item.get("error_message")
             raise request_failed(item["error_code"], message or f"{item[name]}")
 
 
-def describe_cluster(session: Session) -> Operation[ClusterInfo]:
+def describe_cluster(engine: OperationEngine) -> Operation[ClusterInfo]:
     """The current brokers and controller."""
 
     def attempt() -> Operation[ClusterInfo]:
-        yield Refresh()
-        return session.cluster.info()
+        yield RefreshMetadata()
+        return engine.cluster.info()
 
-    return (yield from retrying(session, "describing the cluster", attempt))
+    return (yield from retrying(engine, "describing the cluster", attempt))
 
 
 def create_topics(
-    session: Session, topics: Sequence[NewTopic], *, validate_only: bool = False
+    engine: OperationEngine, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> Operation[None]:
     """Create topics, and wait until they have leaders."""
     fields = {
         "topics": [_new_topic_fields(topic) for topic in topics],
-        "timeout_ms": int(session.options.request_timeout_ms),
+        "timeout_ms": int(engine.options.request_timeout_ms),
         "validate_only": validate_only,
     }
 
     def attempt() -> Operation[None]:
-        reply = yield Ask(CONTROLLER, CREATE_TOPICS, fields)
-        _first_error(reply["topics"], "name")
+        response = yield Send(CONTROLLER, CREATE_TOPICS, fields)
+        _raise_first_error(response["topics"], "name")
 
-    yield from retrying(session, "creating topics", _final(attempt))
+    yield from retrying(engine, "creating topics", _without_retry(attempt))
     if not validate_only:
-        yield from _wait_for_leaders(session, [topic.name for topic in topics])
+        yield from _wait_for_leaders(engine, [topic.name for topic in topics])
 
 
 def _new_topic_fields(topic: NewTopic) -> dict[str, Any]:
@@ -110,49 +110,49 @@ def _new_topic_fields(topic: NewTopic) -> dict[str, Any]:
     }
 
 
-def _wait_for_leaders(session: Session, names: Sequence[str]) -> Operation[None]:
-    """Brokers learn of a new topic one by one, and later requests can go to any of them."""
-    deadline_ms = session.now_ms + session.options.operation_timeout_ms
+def _wait_for_leaders(engine: OperationEngine, names: Sequence[str]) -> Operation[None]:
+    """Wait until metadata contains the topics, and all their partitions have leaders."""
+    deadline_ms = engine.now_ms + engine.options.operation_timeout_ms
     attempt = 0
-    while session.now_ms < deadline_ms:
+    while engine.now_ms < deadline_ms:
         try:
-            topics = yield from list_topics(session, names)
+            topics = yield from list_topics(engine, names)
         except UnknownTopic:
             topics = {}
         partitions = [part for topic in topics.values() for part in topic.partitions]
         if len(topics) == len(set(names)) and all(part.leader >= 0 for part in partitions):
             return
-        yield Pause(backoff_ms(session, attempt))
+        yield Pause(backoff_ms(engine, attempt))
         attempt += 1
 
 
-def delete_topics(session: Session, names: Sequence[str]) -> Operation[None]:
+def delete_topics(engine: OperationEngine, names: Sequence[str]) -> Operation[None]:
     fields = {
         "topics": [{"name": name, "topic_id": None} for name in names],
         "topic_names": list(names),
-        "timeout_ms": int(session.options.request_timeout_ms),
+        "timeout_ms": int(engine.options.request_timeout_ms),
     }
 
     def attempt() -> Operation[None]:
-        reply = yield Ask(CONTROLLER, DELETE_TOPICS, fields)
-        _first_error(map(_named, reply["responses"]), "name")
+        response = yield Send(CONTROLLER, DELETE_TOPICS, fields)
+        _raise_first_error(map(_with_message, response["responses"]), "name")
 
-    yield from retrying(session, "deleting topics", _final(attempt))
+    yield from retrying(engine, "deleting topics", _without_retry(attempt))
     for name in names:
-        session.forget_topic(name)
-        session.cluster.topics.pop(name, None)
+        engine.forget_topic(name)
+        engine.cluster.topics.pop(name, None)
 
 
-def _named(result: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_message(result: Mapping[str, Any]) -> Mapping[str, Any]:
     if result["error_code"] == 3 and not result.get("error_message"):
         return {**result, "error_message": f"the topic {result['name']!r} does not exist"}
     return result
 
 
-def _final(attempt: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
-    """Do not retry an unknown topic or a full disk: the controller's response is definitive."""
+def _without_retry(attempt: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
+    """Convert an attempt so that an unknown topic or a full disk is a permanent error."""
 
-    def settled() -> Operation[T]:
+    def attempt_once() -> Operation[T]:
         try:
             return (yield from attempt())
         except RequestFailed as error:
@@ -160,37 +160,37 @@ def _final(attempt: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
                 error.retriable = False
             raise
 
-    return settled
+    return attempt_once
 
 
 def create_partitions(
-    session: Session, topic: str, count: int, *, validate_only: bool = False
+    engine: OperationEngine, topic: str, count: int, *, validate_only: bool = False
 ) -> Operation[None]:
     """Increase the number of partitions of a topic to `count`."""
     fields = {
         "topics": [{"name": topic, "count": count, "assignments": None}],
-        "timeout_ms": int(session.options.request_timeout_ms),
+        "timeout_ms": int(engine.options.request_timeout_ms),
         "validate_only": validate_only,
     }
 
     def attempt() -> Operation[None]:
-        reply = yield Ask(CONTROLLER, CREATE_PARTITIONS, fields)
-        _first_error(map(_named, reply["results"]), "name")
+        response = yield Send(CONTROLLER, CREATE_PARTITIONS, fields)
+        _raise_first_error(map(_with_message, response["results"]), "name")
 
-    yield from retrying(session, "adding partitions", _final(attempt))
+    yield from retrying(engine, "adding partitions", _without_retry(attempt))
     if not validate_only:
-        yield from _wait_for_leaders(session, [topic])
-        if topic in session.cluster.topics:
-            yield Refresh()
+        yield from _wait_for_leaders(engine, [topic])
+        if topic in engine.cluster.topics:
+            yield RefreshMetadata()
 
 
-def describe_topic(session: Session, topic: str) -> Operation[TopicInfo]:
-    topics = yield from list_topics(session, [topic])
+def describe_topic(engine: OperationEngine, topic: str) -> Operation[TopicInfo]:
+    topics = yield from list_topics(engine, [topic])
     return topics[topic]
 
 
 def describe_configs(
-    session: Session, resource: ConfigResource, names: Sequence[str] | None = None
+    engine: OperationEngine, resource: ConfigResource, names: Sequence[str] | None = None
 ) -> Operation[dict[str, ConfigEntry]]:
     """The settings of a topic, broker or group, by name: all, or those in `names`."""
     fields = {
@@ -206,16 +206,16 @@ def describe_configs(
     }
 
     def attempt() -> Operation[dict[str, ConfigEntry]]:
-        reply = yield Ask(_config_node(resource), DESCRIBE_CONFIGS, fields)
-        _first_error(reply["results"], "resource_name")
-        entries = [_config_entry(config) for config in reply["results"][0]["configs"]]
+        response = yield Send(_config_node(resource), DESCRIBE_CONFIGS, fields)
+        _raise_first_error(response["results"], "resource_name")
+        entries = [_config_entry(config) for config in response["results"][0]["configs"]]
         return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
 
-    return (yield from retrying(session, "describing settings", _final(attempt)))
+    return (yield from retrying(engine, "describing settings", _without_retry(attempt)))
 
 
 def _config_node(resource: ConfigResource) -> int:
-    """The settings of a broker must be requested from that broker, others from any."""
+    """The settings of a broker are requested from that broker, others from any broker."""
     if resource.kind == "broker" and resource.name:
         return int(resource.name)
     return ANY
@@ -237,7 +237,7 @@ def _config_entry(config: Mapping[str, Any]) -> ConfigEntry:
 
 
 def alter_configs(
-    session: Session,
+    engine: OperationEngine,
     resource: ConfigResource,
     changes: Sequence[ConfigChange],
     *,
@@ -264,17 +264,17 @@ def alter_configs(
     node = CONTROLLER if resource.kind == "topic" else _config_node(resource)
 
     def attempt() -> Operation[None]:
-        reply = yield Ask(node, INCREMENTAL_ALTER_CONFIGS, fields)
-        _first_error(reply["responses"], "resource_name")
+        response = yield Send(node, INCREMENTAL_ALTER_CONFIGS, fields)
+        _raise_first_error(response["responses"], "resource_name")
 
-    yield from retrying(session, "changing settings", _final(attempt))
+    yield from retrying(engine, "changing settings", _without_retry(attempt))
 
 
 def delete_records(
-    session: Session, before: Mapping[TopicPartition, int]
+    engine: OperationEngine, before: Mapping[TopicPartition, int]
 ) -> Operation[dict[TopicPartition, int]]:
     """Delete records before an offset (-1: all committed ones); returns the new log starts."""
-    yield from ensure_topics(session, (partition.topic for partition in before), create=False)
+    yield from ensure_topics(engine, (partition.topic for partition in before), create=False)
     starts: dict[TopicPartition, int] = {}
 
     def attempt() -> Operation[None]:
@@ -283,27 +283,27 @@ def delete_records(
             if (topic, index) in starts:
                 continue
             part = {"partition_index": index, "offset": offset}
-            leader = _leader(session, TopicPartition(topic, index))
+            leader = _leader(engine, TopicPartition(topic, index))
             groups.setdefault(leader, {}).setdefault(topic, []).append(part)
-        asks = [
-            Ask(
+        requests = [
+            Send(
                 leader,
                 DELETE_RECORDS,
                 {
                     "topics": [
                         {"name": name, "partitions": parts} for name, parts in group.items()
                     ],
-                    "timeout_ms": int(session.options.request_timeout_ms),
+                    "timeout_ms": int(engine.options.request_timeout_ms),
                 },
             )
             for leader, group in groups.items()
         ]
         failure: ClientError | None = None
-        for reply in (yield AskAll(asks)):
-            if isinstance(reply, ClientError):
-                failure = reply
+        for response in (yield SendAll(requests)):
+            if isinstance(response, ClientError):
+                failure = response
                 continue
-            for topic in reply["topics"]:
+            for topic in response["topics"]:
                 for part in topic["partitions"]:
                     partition = TopicPartition(topic["name"], part["partition_index"])
                     if part["error_code"]:
@@ -313,28 +313,28 @@ def delete_records(
         if failure is not None:
             raise failure
 
-    yield from retrying(session, "deleting records", attempt)
+    yield from retrying(engine, "deleting records", attempt)
     return starts
 
 
-def _leader(session: Session, partition: TopicPartition) -> int:
-    leader = session.cluster.leader(*partition)
+def _leader(engine: OperationEngine, partition: TopicPartition) -> int:
+    leader = engine.cluster.leader(*partition)
     if leader is None:
         raise request_failed(5, f"{partition} has no leader at the moment")
     return leader
 
 
-def describe_log_dirs(session: Session, node_id: int) -> Operation[list[LogDir]]:
+def describe_log_dirs(engine: OperationEngine, node_id: int) -> Operation[list[LogDir]]:
     """The data directories of one broker, with their partitions."""
 
     def attempt() -> Operation[list[LogDir]]:
-        reply = yield Ask(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
-        if reply.get("error_code"):
-            raise request_failed(reply["error_code"])
-        _first_error(reply["results"], "log_dir")
-        return [_log_dir(node_id, result) for result in reply["results"]]
+        response = yield Send(node_id, DESCRIBE_LOG_DIRS, {"topics": None})
+        if response.get("error_code"):
+            raise request_failed(response["error_code"])
+        _raise_first_error(response["results"], "log_dir")
+        return [_log_dir(node_id, result) for result in response["results"]]
 
-    return (yield from retrying(session, "describing data directories", attempt))
+    return (yield from retrying(engine, "describing data directories", attempt))
 
 
 def _log_dir(node_id: int, result: Mapping[str, Any]) -> LogDir:
@@ -349,17 +349,17 @@ def _log_dir(node_id: int, result: Mapping[str, Any]) -> LogDir:
 
 
 def describe_producers(
-    session: Session, partition: TopicPartition
+    engine: OperationEngine, partition: TopicPartition
 ) -> Operation[list[ActiveProducer]]:
-    """The producers that a partition's leader knows."""
-    yield from ensure_topics(session, [partition.topic], create=False)
+    """The producers whose sequence numbers a partition's leader stores."""
+    yield from ensure_topics(engine, [partition.topic], create=False)
     fields = {
         "topics": [{"name": partition.topic, "partition_indexes": [partition.partition]}],
     }
 
     def attempt() -> Operation[list[ActiveProducer]]:
-        reply = yield Ask(_leader(session, partition), DESCRIBE_PRODUCERS, fields)
-        found = reply["topics"][0]["partitions"][0]
+        response = yield Send(_leader(engine, partition), DESCRIBE_PRODUCERS, fields)
+        found = response["topics"][0]["partitions"][0]
         if found["error_code"]:
             raise request_failed(found["error_code"], found["error_message"])
         return [
@@ -373,4 +373,4 @@ def describe_producers(
             for producer in found["active_producers"]
         ]
 
-    return (yield from retrying(session, "describing producers", attempt))
+    return (yield from retrying(engine, "describing producers", attempt))

@@ -21,14 +21,14 @@ from headrace.client.admin import acls, groups, quotas, reassignment, tokens, us
 from headrace.client.admin import topics as admin
 from headrace.client.admin.group_values import GroupInfo, GroupListing, GroupOffset
 from headrace.client.aio.delivery import Delivery
-from headrace.client.aio.driver import Driver, OnPartitions, Opener
+from headrace.client.aio.driver import Driver, DriverFactory, OnPartitions
 from headrace.client.aio.groups import GroupConsumer
 from headrace.client.aio.streams import Consumer, Producer
-from headrace.client.core import offsets
+from headrace.client.core import lookups
+from headrace.client.core.arguments import Data, HeadersArgument, client_options, plan_reading
 from headrace.client.core.engine import Engine
 from headrace.client.core.errors import ClientClosed, ClientError, RequestFailed
-from headrace.client.core.inputs import Data, HeadersIn, client_options, plan_reading
-from headrace.client.core.operation import Ask, Operation
+from headrace.client.core.operation import Operation, Send
 from headrace.client.core.options import (
     ClientSettings,
     ConsumerOptions,
@@ -76,7 +76,7 @@ def connect(
     return Client(bootstrap, **settings)
 
 
-class Client(Opener):
+class Client(DriverFactory):
     """A client of a cluster. Open it with `async with`, or `open` and `close`."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Client(Opener):
         """Connect to a broker; raises Unreachable if no address responds."""
         self._driver = self._new_driver(self._options)
         try:
-            await self._driver.run(offsets.connect(self._driver.engine))
+            await self._driver.run(lookups.connect(self._driver.engine))
         except BaseException:
             await self._driver.close()
             raise
@@ -134,7 +134,7 @@ class Client(Opener):
         *,
         key: Data = None,
         partition: int | None = None,
-        headers: HeadersIn = (),
+        headers: HeadersArgument = (),
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Write one record, and wait for its acknowledgement. For many records, use a producer."""
@@ -156,7 +156,7 @@ class Client(Opener):
         return Producer(self._open_driver, producer_options(settings))
 
     def consumer(self, **settings: Unpack[ConsumerSettings]) -> Consumer:
-        """A consumer with manually assigned partitions."""
+        """A consumer without a group. `assign` sets its partitions."""
         return Consumer(self._open_driver, ConsumerOptions(**settings))
 
     def group_consumer(
@@ -213,7 +213,7 @@ class Client(Opener):
         idle_ms: float | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> AsyncGenerator[list[Record], None]:
-        """As `consume`, but yields lists of records; an empty list after `idle_ms`."""
+        """Yield lists of records. Arguments as in `consume`; an empty list after `idle_ms`."""
         async with self.consumer(**settings) as consumer:
             committed = settings.get("isolation") == "read_committed"
             starts, limits = await self._run(
@@ -239,9 +239,9 @@ class Client(Opener):
     ) -> dict[TopicPartition, ListedOffset]:
         """The offsets of any kind of start; -1 if no record is at or after a time."""
         return await self._run(
-            offsets.list_offsets(
+            lookups.list_offsets(
                 self._engine,
-                offsets.timestamps(at),
+                lookups.start_timestamps(at),
                 read_committed=isolation == "read_committed",
             )
         )
@@ -250,7 +250,7 @@ class Client(Opener):
         self, at: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, ListedOffset | ClientError]:
         """Offsets as `list_offsets` returns them, or the error of a partition. Does not retry."""
-        return await self._run(offsets.reported_offsets(self._engine, offsets.timestamps(at)))
+        return await self._run(lookups.reported_offsets(self._engine, lookups.start_timestamps(at)))
 
     # The cluster.
 
@@ -259,11 +259,11 @@ class Client(Opener):
 
     async def list_topics(self) -> dict[str, TopicInfo]:
         """All topics that are visible to the client, by name."""
-        return await self._run(offsets.list_topics(self._engine))
+        return await self._run(lookups.list_topics(self._engine))
 
     async def refresh_topics(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The current state of these topics, also for later calls; unknown ones are omitted."""
-        return await self._run(offsets.refresh_topics(self._engine, topics))
+        return await self._run(lookups.refresh_topics(self._engine, topics))
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         return await self._run(admin.describe_topic(self._engine, topic))
@@ -326,7 +326,7 @@ class Client(Opener):
         return await self._run(users.list_users(self._engine))
 
     async def set_password(self, user: str, password: str, mechanism: str | None = None) -> None:
-        """Create a user, or replace its password; of one SCRAM mechanism, or of all."""
+        """Create a user or replace its password, for one SCRAM mechanism or for all."""
         salt = os.urandom(SALT_BYTES)
         await self._run(users.set_password(self._engine, user, password, mechanism, salt))
 
@@ -345,7 +345,7 @@ class Client(Opener):
         return await self._run(tokens.list_tokens(self._engine, owner))
 
     async def renew_token(self, hmac: bytes, period_ms: int = -1) -> int:
-        """Move the expiry of a delegation token; returns it in ms since 1970."""
+        """Let a delegation token expire after `period_ms`; returns the expiry in ms since 1970."""
         return await self._run(tokens.renew_token(self._engine, hmac, period_ms))
 
     async def expire_token(self, hmac: bytes, period_ms: int = -1) -> int:
@@ -367,7 +367,7 @@ class Client(Opener):
         return await self._run(acls.list_acls(self._engine, selected))
 
     async def create_acls(self, new: Sequence[Acl]) -> None:
-        """Add ACLs. One that already exists stays."""
+        """Add ACLs. ACLs that already exist stay unchanged."""
         await self._run(acls.create_acls(self._engine, new))
 
     async def delete_acls(self, selected: AclFilter) -> list[Acl]:
@@ -387,8 +387,7 @@ class Client(Opener):
     ) -> dict[TopicPartition, RequestFailed]:
         """Begin to reassign partitions to other replicas; the preferred leader is first.
 
-        None cancels a reassignment. Returns the rejected ones with their errors; the others have
-        begun.
+        None cancels a reassignment. Returns the errors of the partitions that were rejected.
         """
         return await self._run(reassignment.alter_reassignments(self._engine, targets))
 
@@ -401,10 +400,10 @@ class Client(Opener):
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, RequestFailed | None]:
-        """Elect preferred replicas, or with `unclean` any replica: records can be LOST.
+        """Elect the preferred replicas of all partitions, or of the given ones.
 
-        `unclean` applies only if no other replica can lead. For all partitions, or the given ones.
-        The result None means that a leader was elected.
+        With `unclean`, elect an out-of-sync replica of partitions that have no leader. Records can
+        be LOST. The result None means that a leader was elected.
         """
         return await self._run(
             reassignment.elect_leaders(self._engine, partitions, unclean=unclean)
@@ -455,9 +454,9 @@ class Client(Opener):
     async def request(
         self, node_id: int, api_key: int, fields: Mapping[str, Any], **settings: Any
     ) -> dict[str, Any]:
-        """Send any request to one broker, as dicts, without retries."""
+        """Send a request to one broker without retries. Request and response are dictionaries."""
 
-        def ask() -> Operation[dict[str, Any]]:
-            return (yield Ask(node_id, api_key, fields, **settings))  # type: ignore[no-any-return]
+        def send() -> Operation[dict[str, Any]]:
+            return (yield Send(node_id, api_key, fields, **settings))  # type: ignore[no-any-return]
 
-        return await self._run(ask())
+        return await self._run(send())

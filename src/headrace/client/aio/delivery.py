@@ -1,4 +1,4 @@
-"""A record in flight, for asyncio programs."""
+"""The result of a sent record, for asyncio programs."""
 
 from collections.abc import Generator
 
@@ -10,7 +10,7 @@ from headrace.client.produce.producer_machine import ProducerMachine
 
 
 class Delivery:
-    """A record in flight: await it for its offset, or call flush."""
+    """A sent record. `await` it for its position, or call `flush` of the producer."""
 
     __slots__ = ("_delivery", "_driver", "_machine")
 
@@ -33,6 +33,6 @@ class Delivery:
         if not self._delivery.done:
             outcome: Outcome[None] = Outcome()
             self._delivery.on_done(lambda: outcome.succeed(None))
-            self._machine.hurry(self._delivery)
+            self._machine.send_without_linger(self._delivery)
             await self._driver.wait(outcome)
         return self._delivery.result()

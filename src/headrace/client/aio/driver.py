@@ -1,6 +1,7 @@
-"""Runs the engine on an asyncio loop: sockets, timers, futures.
+"""Runs the engine on an asyncio event loop.
 
-It makes no decisions. asyncio encrypts connections.
+Carries out the effects of the engine, and reports events and the time to it. The engine makes all
+decisions. asyncio encrypts connections.
 """
 
 import asyncio
@@ -15,14 +16,14 @@ from headrace.client.core.engine import Engine
 from headrace.client.core.network import Close, Effect, Open, Write
 from headrace.client.core.operation import Operation, Outcome
 from headrace.client.core.options import ClientOptions
-from headrace.client.core.transport import describe_failure, tune
+from headrace.client.core.sockets import describe_failure, set_socket_options
 from headrace.model.topics import TopicPartition
 
 T = TypeVar("T")
 
 
 OnPartitions = Callable[[tuple[TopicPartition, ...]], Awaitable[None] | None]
-"""A function, or a coroutine function, that receives partitions."""
+"""A function or coroutine function of the program. Its argument is a tuple of partitions."""
 
 
 def monotonic_ms() -> float:
@@ -30,29 +31,32 @@ def monotonic_ms() -> float:
 
 
 async def notify(callback: OnPartitions | None, partitions: tuple[TopicPartition, ...]) -> None:
-    """Call a function of the program."""
+    """Call a callback of the program, if it is set."""
     called = None if callback is None else callback(partitions)
     if inspect.isawaitable(called):
         await called
 
 
-class Opener:
-    """The part of the client that creates its driver."""
+class DriverFactory:
+    """The base class of Client that creates its driver."""
 
     def _new_driver(self, options: ClientOptions) -> "Driver":
         return Driver(options)
 
 
-class Absence:
-    """The time that a program spends outside of calls. The loop does the I/O in the meantime."""
+class TimeBetweenCalls:
+    """Does nothing: between two calls of the program, the event loop does the I/O.
+
+    The class of the blocking API does the I/O that was delayed.
+    """
 
     def __init__(self, _driver: "Driver") -> None:
         pass
 
-    def end(self, _hurry: Callable[[], None]) -> None:
+    def call_started(self, _request_heartbeat: Callable[[], None]) -> None:
         pass
 
-    def waited(self) -> None:
+    def call_waited(self) -> None:
         pass
 
 
@@ -71,7 +75,7 @@ class Driver:
         return monotonic_ms()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Wait for an operation; if the wait is cancelled, the operation is too."""
+        """Run an operation. If the caller is cancelled, the operation is cancelled."""
         return await self.wait(self.engine.start(operation))
 
     async def wait(self, outcome: Outcome[T]) -> T:
@@ -93,7 +97,7 @@ class Driver:
         return outcome.result()
 
     async def poll_until(self, ready: Outcome[None], deadline_ms: float | None) -> bool:
-        """Wait for data; false after the deadline."""
+        """Wait until `ready` is done. Returns False after the deadline."""
         self.pump_soon()
         if deadline_ms is not None and not ready.done:
             self._after(deadline_ms - monotonic_ms(), ready)
@@ -110,16 +114,16 @@ class Driver:
         timer = self._loop.call_later(max(duration_ms, 0) / 1000, finish)
         outcome.on_done(lambda _: timer.cancel())
 
-    def work(self) -> None:
-        """Do the I/O that is possible."""
+    def do_io(self) -> None:
+        """Do the I/O that is possible without waiting, at the end of this loop iteration."""
         self.pump_soon()
 
     def wake(self) -> None:
-        """The engine has new work. The next call does it without an event loop."""
+        """Let the engine start new work."""
         self.pump_soon()
 
-    def appended(self, _is_full: bool, _now_ms: float) -> None:
-        """A record was added to a batch, which may be full."""
+    def record_appended(self, _is_full: bool, _now_ms: float) -> None:
+        """A record was added to a batch, which might be full."""
         self.pump_soon()
 
     def pump_soon(self) -> None:
@@ -189,7 +193,7 @@ class Driver:
                 if self._tls is not None and isinstance(error, ConnectionResetError):
                     failure = OSError("the connection was closed during the TLS handshake")
                 continue
-            tune(transport.get_extra_info("socket"))
+            set_socket_options(transport.get_extra_info("socket"))
             self._transports[effect.link] = transport
             return
         raise failure or OSError(f"{effect.host} has no address")
@@ -207,7 +211,7 @@ class Driver:
             self.pump_soon()
 
     async def close(self) -> None:
-        """Close everything, and wait until the sockets are closed."""
+        """Close the engine, and wait until all sockets are closed."""
         if self.engine.closed:
             return
         opening = list(self._opening.values())

@@ -7,10 +7,17 @@ from typing import Self, TypeVar
 
 from headrace.client.aio.delivery import Delivery
 from headrace.client.aio.driver import Driver
+from headrace.client.core.arguments import (
+    Data,
+    HeadersArgument,
+    ReadLimits,
+    end_offsets,
+    to_bytes,
+    to_headers,
+)
 from headrace.client.core.errors import ClientClosed
-from headrace.client.core.inputs import Data, HeadersIn, Limits, end_offsets, to_bytes, to_headers
-from headrace.client.core.offsets import ensure_topics, resolve_starts
-from headrace.client.core.options import ConsumerOptions, ProducerOptions
+from headrace.client.core.lookups import ensure_topics, resolve_starts
+from headrace.client.core.options import POLL_RECORDS_MAX, ConsumerOptions, ProducerOptions
 from headrace.client.core.values import Record, RecordMetadata, Start
 from headrace.client.fetch.chunks import Chunk
 from headrace.client.fetch.fetch_machine import FetchMachine
@@ -19,7 +26,6 @@ from headrace.model.topics import TopicPartition
 from headrace.record.build import BatchBuilder
 
 T = TypeVar("T")
-RECORDS_AT_ONCE = 1_000
 
 
 class Producer:
@@ -56,7 +62,7 @@ class Producer:
         *,
         key: Data = None,
         partition: int | None = None,
-        headers: HeadersIn = (),
+        headers: HeadersArgument = (),
         timestamp_ms: int | None = None,
     ) -> Delivery:
         """Send a record. Waits only while the topic is unknown or the buffer is full.
@@ -70,7 +76,7 @@ class Producer:
             or engine.closed
             or machine.buffered_bytes >= machine.options.buffer_bytes_max
         ):
-            await self._prepare(topic)
+            await self._wait_for_topic_and_space(topic)
         now_ms = self._driver.now_ms()
         delivery = machine.append(
             topic,
@@ -81,12 +87,12 @@ class Producer:
             timestamp_ms=int(time.time() * 1000) if timestamp_ms is None else timestamp_ms,
             now_ms=now_ms,
         )
-        self._driver.appended(delivery.batch.closed, now_ms)
+        self._driver.record_appended(delivery.batch.closed, now_ms)
         return Delivery(self._driver, machine, delivery)
 
     async def partition_count(self, topic: str) -> int:
         """The number of partitions of a topic. Like `send`, this can create the topic."""
-        await self._know(topic)
+        await self._ensure_topic(topic)
         return len(self._driver.engine.cluster.topics[topic].partitions)
 
     async def send_batch(
@@ -96,21 +102,21 @@ class Producer:
 
         Waits only while the topic is unknown or the buffer is full; `flush` raises its error.
         """
-        await self._prepare(topic)
+        await self._wait_for_topic_and_space(topic)
         builder = BatchBuilder.of_encoded(payload, record_count, timestamp_ms)
         self._machine.append_batch(topic, partition, builder, self._driver.now_ms())
-        self._driver.work()
+        self._driver.do_io()
 
-    async def _prepare(self, topic: str) -> None:
-        """Wait until a record of this topic can be added."""
+    async def _wait_for_topic_and_space(self, topic: str) -> None:
+        """Wait until metadata contains the topic, and the buffer has space."""
         machine, engine = self._machine, self._driver.engine
         if self._closed or engine.closed:
             raise ClientClosed("the producer is closed")
-        await self._know(topic)
+        await self._ensure_topic(topic)
         if machine.buffered_bytes >= machine.options.buffer_bytes_max:
             await self._driver.wait(machine.space())
 
-    async def _know(self, topic: str) -> None:
+    async def _ensure_topic(self, topic: str) -> None:
         engine = self._driver.engine
         if topic not in engine.cluster.topics:
             create = self._machine.options.create_topics
@@ -123,7 +129,7 @@ class Producer:
         *,
         key: Data = None,
         partition: int | None = None,
-        headers: HeadersIn = (),
+        headers: HeadersArgument = (),
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send one record immediately, and wait until it is written."""
@@ -145,7 +151,7 @@ class Producer:
         await self._driver.wait(self._machine.flush())
 
     async def close(self) -> None:
-        """Drop undelivered records; call flush first to keep them."""
+        """Drop records that are not acknowledged. To keep them, call `flush` first."""
         if not self._closed:
             self._closed = True
             self._machine.close(ClientClosed("the producer is closed"), self._driver.now_ms())
@@ -159,7 +165,7 @@ class Consumer:
         self._driver = driver
         self._machine = FetchMachine(driver.engine, options)
         driver.engine.attach(self._machine)
-        self._committed = options.isolation == "read_committed"
+        self._read_committed = options.isolation == "read_committed"
 
     async def __aenter__(self) -> Self:
         return self
@@ -183,16 +189,16 @@ class Consumer:
     ) -> None:
         """Read these partitions, and no others.
 
-        At `until` offsets, fetching stops; chunks can contain later records.
+        Fetching stops at the `until` offsets. Chunks can contain later records.
         """
         engine = self._driver.engine
-        operation = resolve_starts(engine, starts, read_committed=self._committed)
+        operation = resolve_starts(engine, starts, read_committed=self._read_committed)
         self._machine.assign(await self._driver.run(operation), until)
 
     async def seek(self, partition: TopicPartition, start: Start) -> None:
         """Continue at another offset of an assigned partition."""
         engine = self._driver.engine
-        operation = resolve_starts(engine, {partition: start}, read_committed=self._committed)
+        operation = resolve_starts(engine, {partition: start}, read_committed=self._read_committed)
         self._machine.seek(partition, (await self._driver.run(operation))[partition])
 
     def position(self, partition: TopicPartition) -> int:
@@ -200,7 +206,7 @@ class Consumer:
         return self._machine.position(partition)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The end of the readable records, from the last fetch; -1 before the first."""
+        """The end of the readable records in the last response; -1 before the first response."""
         return self._machine.high_watermark(partition)
 
     def pause(self, partition: TopicPartition) -> None:
@@ -211,13 +217,13 @@ class Consumer:
         self._driver.wake()
 
     async def poll(
-        self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
+        self, timeout_ms: float | None = None, max_records: int = POLL_RECORDS_MAX
     ) -> list[Record]:
         """The next records; empty after the timeout (None: wait forever)."""
         return await self._take(lambda: self._machine.take_records(max_records), timeout_ms) or []
 
     async def poll_chunk(self, timeout_ms: float | None = None) -> Chunk | None:
-        """The next undecoded batches of one partition, for programs with their own decoder."""
+        """The next batches of one partition, for programs that decode batches themselves."""
         return await self._take(self._machine.take_chunk, timeout_ms)
 
     async def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
@@ -226,14 +232,14 @@ class Consumer:
         while True:
             taken = take()
             if taken:
-                # Fetch more before these are processed, so that the broker works in the meantime.
-                driver.work()
+                # Send the next fetch before the program processes these records.
+                driver.do_io()
                 return taken
             if not await driver.poll_until(self._machine.ready(), deadline_ms):
                 return None
 
     async def until(
-        self, limits: Limits, max_records: int | None = None, idle_ms: float | None = None
+        self, limits: ReadLimits, max_records: int | None = None, idle_ms: float | None = None
     ) -> AsyncGenerator[list[Record], None]:
         """Yield records up to the limits; for `Client.consume`."""
         left = max_records
@@ -249,10 +255,10 @@ class Consumer:
                 timeout_ms = left_ms if idle_ms is None else min(left_ms, idle_ms)
                 if left_ms <= 0:
                     partitions = self._machine.partitions
-                    ends = end_offsets(self._driver.engine, partitions, self._committed)
+                    ends = end_offsets(self._driver.engine, partitions, self._read_committed)
                     limits.end_at(await self._driver.run(ends))
                     continue
-            count = RECORDS_AT_ONCE if left is None else min(left, RECORDS_AT_ONCE)
+            count = POLL_RECORDS_MAX if left is None else min(left, POLL_RECORDS_MAX)
             records = limits.cut(await self.poll(timeout_ms, count))
             if left is not None:
                 left -= len(records)
@@ -263,4 +269,4 @@ class Consumer:
         self._machine.close(ClientClosed("the consumer is closed"), self._driver.now_ms())
         self._driver.engine.detach(self._machine)
         if not self._driver.engine.closed:
-            self._driver.work()
+            self._driver.do_io()

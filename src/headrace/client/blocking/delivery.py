@@ -1,4 +1,4 @@
-"""A record in flight, for programs without an event loop."""
+"""The result of a sent record, for programs without an event loop."""
 
 from headrace.client.blocking.driver import Driver
 from headrace.client.core.errors import TimedOut
@@ -8,7 +8,7 @@ from headrace.client.produce.producer_machine import ProducerMachine
 
 
 class Delivery:
-    """A record in flight: call `result` for its offset, or call flush."""
+    """A sent record. Call `result` for its position, or `flush` of the producer."""
 
     __slots__ = ("_delivery", "_driver", "_machine")
 
@@ -26,9 +26,9 @@ class Delivery:
     def result(self, timeout_ms: float | None = None) -> RecordMetadata:
         """Wait until the record is written, and return its position."""
         if not self._delivery.done:
-            self._machine.hurry(self._delivery)
+            self._machine.send_without_linger(self._delivery)
             deadline_ms = None if timeout_ms is None else self._driver.now_ms() + timeout_ms
-            if not self._driver.work_until(self._delivery, deadline_ms):
+            if not self._driver.do_io_until(self._delivery, deadline_ms):
                 raise TimedOut(
                     f"the record was not acknowledged in {timeout_ms} ms; it can still be written"
                 )

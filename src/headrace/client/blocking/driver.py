@@ -1,10 +1,10 @@
-"""Runs the engine with plain sockets, in the caller's thread.
+"""Runs the engine with non-blocking sockets, in the thread of the program.
 
-It makes no decisions. Sockets are read and written, and timers run, only while a call waits.
-`_TlsSocket` encrypts a connection.
+The engine makes all decisions. Sockets are read and written, and timers run, only during calls of
+the program. `_TlsSocket` encrypts a connection.
 
-1. The engine's clock stops while the program makes no call for long. So a response that has arrived
-   in the meantime is not late.
+1. Between two calls, the engine's clock advances by at most 1 s. So a response that arrived between
+   them is not late.
 2. If two threads use a client simultaneously, it raises RuntimeError.
 """
 
@@ -25,23 +25,23 @@ from headrace.client.core.engine import Engine
 from headrace.client.core.network import Effect, Open, Write
 from headrace.client.core.operation import Operation, Outcome
 from headrace.client.core.options import ClientOptions
-from headrace.client.core.transport import describe_failure, tune
-from headrace.client.core.waiting import Patience, Waiting
+from headrace.client.core.sockets import describe_failure, set_socket_options
+from headrace.client.core.wait_reports import ReportTimer, WaitReason
 from headrace.model.topics import TopicPartition
 
 T = TypeVar("T")
 _READ_SIZE = 1 << 20
-_WHOLE_SIZE_MAX = 1 << 26
-# The longest time that the rest of a response can block all other work.
-_STALL_MS_MAX = 20
+_LONG_READ_SIZE_MAX = 1 << 26
+# The longest time that reading the rest of a response can delay all other work.
+_READ_WAIT_MS_MAX = 20
 _TIMEVAL = Struct("ll")
-_PIECES_MAX = 64
-_GAP_MS_MAX = 1_000.0
-_LOOK_MS = 500.0
-_WORK_INTERVAL_MS = 2.0
-_AWAY_S = 1.0
-_WORK_S = 0.1
-_ONE_THREAD = "a blocking client can be used by only one thread at a time"
+_BUFFERS_PER_WRITE_MAX = 64
+_CLOCK_GAP_MS_MAX = 1_000.0
+_REPORT_CHECK_MS = 500.0
+_APPEND_IO_INTERVAL_MS = 2.0
+_HEARTBEAT_GAP_S = 1.0
+_IO_GAP_S = 0.1
+_USED_BY_TWO_THREADS = "a blocking client can be used by only one thread at a time"
 
 
 class Awaited(Protocol):
@@ -50,17 +50,17 @@ class Awaited(Protocol):
 
 
 OnPartitions = Callable[[tuple[TopicPartition, ...]], None]
-"""A function that receives partitions."""
+"""A function of the program. Its argument is a tuple of partitions."""
 
 
 def notify(callback: OnPartitions | None, partitions: tuple[TopicPartition, ...]) -> None:
-    """Call a function of the program."""
+    """Call a callback of the program, if it is set."""
     if callback is not None:
         callback(partitions)
 
 
-class Opener:
-    """The part of the client that creates its driver."""
+class DriverFactory:
+    """The base class of Client that creates its driver."""
 
     _report: Callable[[float, str], None] | None = None
 
@@ -75,25 +75,25 @@ class Opener:
         return Driver(options, self._report)
 
 
-class Absence:
-    """The time that a program spends outside of calls, in which no I/O is done."""
+class TimeBetweenCalls:
+    """Does the I/O that was delayed between two calls of the program."""
 
     def __init__(self, driver: "Driver") -> None:
         self._driver = driver
-        self._worked_s = time.monotonic()
+        self._last_io_s = time.monotonic()
 
-    def end(self, hurry: Callable[[], None]) -> None:
-        """Do the work that was delayed while the program was busy."""
-        away_s = time.monotonic() - self._worked_s
-        if away_s >= _AWAY_S:
-            # The engine's clock was stopped, but not the coordinator's.
-            hurry()
-        if away_s >= _WORK_S:
-            self._driver.work()
-            self.waited()
+    def call_started(self, request_heartbeat: Callable[[], None]) -> None:
+        """Do the delayed I/O. After a long gap, also send a heartbeat."""
+        gap_s = time.monotonic() - self._last_io_s
+        if gap_s >= _HEARTBEAT_GAP_S:
+            # The coordinator measures the complete gap, but the engine's clock does not.
+            request_heartbeat()
+        if gap_s >= _IO_GAP_S:
+            self._driver.do_io()
+            self.call_waited()
 
-    def waited(self) -> None:
-        self._worked_s = time.monotonic()
+    def call_waited(self) -> None:
+        self._last_io_s = time.monotonic()
 
 
 class Driver:
@@ -101,41 +101,41 @@ class Driver:
         self, options: ClientOptions, report: Callable[[float, str], None] | None = None
     ) -> None:
         self._skipped_ms = 0.0
-        self._left_ms = time.monotonic() * 1000
+        self._last_call_ms = time.monotonic() * 1000
         self._busy = threading.Lock()
         self.engine = Engine(options, random=SystemRandom(), now_ms=self.now_ms())
         self._tls = options.ssl
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[int, _Socket] = {}
         self.report = report
-        """Called while a call waits, with the seconds and the reason."""
-        self._appended_ms = 0.0
-        self._patience = Patience()
-        self._look_ms = 0.0
+        """Called with the seconds and the reason while a call waits."""
+        self._io_ms = 0.0
+        self._report_timer = ReportTimer()
+        self._report_check_ms = 0.0
 
     def now_ms(self) -> float:
         """The time of the engine."""
         now_ms = time.monotonic() * 1000
         if not self._busy.locked():
-            now_ms = min(now_ms, self._left_ms + _GAP_MS_MAX)
+            now_ms = min(now_ms, self._last_call_ms + _CLOCK_GAP_MS_MAX)
         return now_ms - self._skipped_ms
 
     @contextmanager
     def _working(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
-            raise RuntimeError(_ONE_THREAD)
+            raise RuntimeError(_USED_BY_TWO_THREADS)
         try:
-            gap_ms = time.monotonic() * 1000 - self._left_ms
-            self._skipped_ms += max(gap_ms - _GAP_MS_MAX, 0)
+            gap_ms = time.monotonic() * 1000 - self._last_call_ms
+            self._skipped_ms += max(gap_ms - _CLOCK_GAP_MS_MAX, 0)
             yield
         finally:
-            self._left_ms = time.monotonic() * 1000
+            self._last_call_ms = time.monotonic() * 1000
             self._busy.release()
 
     def run(self, operation: Operation[T]) -> T:
-        """Wait for an operation; if the wait is interrupted, the operation is cancelled."""
+        """Run an operation. If the wait is interrupted, the operation is cancelled."""
         if self._busy.locked():
-            raise RuntimeError(_ONE_THREAD)
+            raise RuntimeError(_USED_BY_TWO_THREADS)
         outcome = self.engine.start(operation)
         try:
             return self.wait(outcome)
@@ -144,15 +144,15 @@ class Driver:
                 self.engine.cancel(outcome)
 
     def wait(self, outcome: Outcome[T]) -> T:
-        self.work_until(outcome)
+        self.do_io_until(outcome)
         return outcome.result()
 
-    def work_until(
+    def do_io_until(
         self, awaited: Awaited, deadline_ms: float | None = None, *, is_poll: bool = False
     ) -> bool:
         """Do I/O until something is done or the deadline has passed; returns whether it is done.
 
-        A poll can wait long without a problem: only errors are reported, not slow responses.
+        With `is_poll`, waiting is normal: only errors are reported, not missing responses.
         """
         with self._working():
             self._select(0)
@@ -166,45 +166,45 @@ class Driver:
                     return False
                 times = [self.engine.next_wakeup_ms(), deadline_ms]
                 if self.report is not None:
-                    self._look(None if is_poll else started_ms, now_ms)
-                    times.append(self._look_ms)
+                    self._report_wait(None if is_poll else started_ms, now_ms)
+                    times.append(self._report_check_ms)
                 wake_ms = min((at_ms for at_ms in times if at_ms is not None), default=None)
                 self._select(None if wake_ms is None else max(wake_ms - now_ms, 0) / 1000)
 
-    def _look(self, started_ms: float | None, now_ms: float) -> None:
+    def _report_wait(self, started_ms: float | None, now_ms: float) -> None:
         """Report why a call waits. With `started_ms`, a missing response is also a reason."""
-        if now_ms < self._look_ms:
+        if now_ms < self._report_check_ms:
             return
-        self._look_ms = now_ms + _LOOK_MS
+        self._report_check_ms = now_ms + _REPORT_CHECK_MS
         waiting = self.engine.retry_cause()
         if started_ms is not None:
-            reason = waiting.reason if waiting is not None else self.engine.unanswered()
-            waiting = Waiting(started_ms, reason) if reason else None
-        if self._patience.is_due(now_ms, None if waiting is None else waiting.since_ms):
+            reason = waiting.reason if waiting is not None else self.engine.oldest_wait()
+            waiting = WaitReason(started_ms, reason) if reason else None
+        if self._report_timer.is_due(now_ms, None if waiting is None else waiting.since_ms):
             assert self.report is not None
             assert waiting is not None
             self.report((now_ms - waiting.since_ms) / 1000, waiting.reason)
 
     def poll_until(self, ready: Outcome[None], deadline_ms: float | None) -> bool:
-        """Wait for data; false after the deadline."""
-        is_ready = self.work_until(ready, deadline_ms, is_poll=True)
+        """Wait until `ready` is done. Returns False after the deadline."""
+        is_ready = self.do_io_until(ready, deadline_ms, is_poll=True)
         ready.abandoned = ready.abandoned or not is_ready
         return is_ready
 
-    def work(self) -> None:
+    def do_io(self) -> None:
         """Do the I/O that is possible without waiting."""
         with self._working():
             self._select(0)
             self._carry_out(self.engine.poll(self.now_ms()))
 
     def wake(self) -> None:
-        """The engine has new work; the next call does it."""
+        """Let the engine start new work. The next call of the program does it."""
 
-    def appended(self, is_full: bool, now_ms: float) -> None:
-        """A record was added to a batch, which may be full: do I/O then, and every 2 ms."""
-        if is_full or now_ms - self._appended_ms >= _WORK_INTERVAL_MS:
-            self.work()
-            self._appended_ms = self.now_ms()
+    def record_appended(self, is_full: bool, now_ms: float) -> None:
+        """A record was added to a batch. Do I/O if the batch is full, but at least every 2 ms."""
+        if is_full or now_ms - self._io_ms >= _APPEND_IO_INTERVAL_MS:
+            self.do_io()
+            self._io_ms = self.now_ms()
 
     def close(self) -> None:
         if not self.engine.closed:
@@ -238,7 +238,7 @@ class Driver:
             if events & selectors.EVENT_WRITE and connection.link in self._sockets:
                 self._flush(connection)
 
-    # Opening: try the addresses of the host one by one.
+    # Opening. A host can have several addresses, which are tried sequentially.
 
     def _open(self, effect: Open) -> None:
         try:
@@ -254,19 +254,19 @@ class Driver:
         self._sockets[effect.link] = connection
         self._open_next(connection, OSError(f"{effect.host} has no address"))
 
-    def _open_next(self, connection: "_Socket", trouble: OSError) -> None:
+    def _open_next(self, connection: "_Socket", failure: OSError) -> None:
         while connection.addresses:
             family, address = connection.addresses.popleft()
             try:
                 connection.connect(family, address)
             except OSError as error:
                 connection.close()
-                trouble = error
+                failure = error
                 continue
             self._selector.register(connection.socket, selectors.EVENT_WRITE, connection)
             return
         del self._sockets[connection.link]
-        self.engine.failed(connection.link, describe_failure(trouble), self.now_ms())
+        self.engine.failed(connection.link, describe_failure(failure), self.now_ms())
 
     def _finish_opening(self, connection: "_Socket") -> None:
         before = connection.socket
@@ -277,7 +277,7 @@ class Driver:
             connection.close()
             self._open_next(connection, error)
             return
-        # A handshake replaces the socket object.
+        # The TLS handshake replaces the socket object.
         self._selector.unregister(before)
         self._selector.register(connection.socket, events or selectors.EVENT_READ, connection)
         if events:
@@ -288,7 +288,7 @@ class Driver:
 
     def _read(self, connection: "_Socket") -> None:
         try:
-            data = connection.read(self.engine.wanted(connection.link))
+            data = connection.read(self.engine.bytes_to_read(connection.link))
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -328,7 +328,7 @@ class Driver:
 
 
 class _Socket:
-    """One socket. A call waits only for the rest of a long response, for at most 20 ms."""
+    """One socket. Only `read` can block: for the rest of a long response, for at most 20 ms."""
 
     def __init__(self, link: int, addresses: deque[tuple[int, Any]]) -> None:
         self.link = link
@@ -346,41 +346,41 @@ class _Socket:
             raise OSError(code, "")
 
     def advance(self) -> int:
-        """Continue to open; returns the events to wait for, or 0 if the connection is open."""
+        """Continue to open. Returns the events to wait for, or 0 if the connection is open."""
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, "")
-        tune(self.socket)
+        set_socket_options(self.socket)
         self.opened()
         return 0
 
     def opened(self) -> None:
         self.opening = False
         self.socket.setblocking(True)
-        stall = _TIMEVAL.pack(0, _STALL_MS_MAX * 1000)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stall)
+        timeout = _TIMEVAL.pack(0, _READ_WAIT_MS_MAX * 1000)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 
     def read(self, wanted: int) -> bytes:
-        """Read that many bytes, or fewer if they are delayed; for 0, read all available bytes."""
+        """Read `wanted` bytes, or fewer if they are delayed; if 0, the available bytes."""
         if wanted:
-            return self.socket.recv(min(wanted, _WHOLE_SIZE_MAX), socket.MSG_WAITALL)
+            return self.socket.recv(min(wanted, _LONG_READ_SIZE_MAX), socket.MSG_WAITALL)
         return self.socket.recv(_READ_SIZE, socket.MSG_DONTWAIT)
 
     def write(self) -> None:
         """Write as many bytes as the kernel accepts."""
         output = self.output
         while output:
-            pieces = [output[at] for at in range(min(len(output), _PIECES_MAX))]
+            pieces = [output[at] for at in range(min(len(output), _BUFFERS_PER_WRITE_MAX))]
             try:
-                left = self.socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
+                sent = self.socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 return
-            while left:
+            while sent:
                 piece = output[0]
-                if left < len(piece):
-                    output[0] = piece[left:]
+                if sent < len(piece):
+                    output[0] = piece[sent:]
                     return
-                left -= len(piece)
+                sent -= len(piece)
                 output.popleft()
             while output and not len(output[0]):
                 output.popleft()
@@ -425,10 +425,13 @@ class _TlsSocket(_Socket):
         )
 
     def read(self, wanted: int) -> bytes:
-        """Read what has arrived. OpenSSL must keep nothing, because the selector cannot see it."""
+        """Read the bytes that have arrived.
+
+        Reads all bytes that OpenSSL has buffered, because the selector does not report them.
+        """
         tls = self._tls
         assert tls is not None
-        limit = min(max(wanted, _READ_SIZE), _WHOLE_SIZE_MAX)
+        limit = min(max(wanted, _READ_SIZE), _LONG_READ_SIZE_MAX)
         pieces: list[bytes] = []
         size = 0
         while size < limit or tls.pending():

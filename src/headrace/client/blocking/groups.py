@@ -10,13 +10,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
-from headrace.client.blocking.driver import Absence, Driver, OnPartitions, notify
+from headrace.client.blocking.driver import Driver, OnPartitions, TimeBetweenCalls, notify
 from headrace.client.core.errors import ClientError
-from headrace.client.core.offsets import resolve_starts
-from headrace.client.core.options import GroupSettings
+from headrace.client.core.lookups import resolve_starts
+from headrace.client.core.options import POLL_RECORDS_MAX, GroupSettings
 from headrace.client.core.values import Record, Start
-from headrace.client.member.group_member import CommitOffsets, join, to_offsets
-from headrace.client.member.membership_machine import RECORDS_AT_ONCE, Event
+from headrace.client.member.group_member import CommitOffsets, create_member, to_offsets
+from headrace.client.member.membership_machine import Event
 from headrace.model.topics import TopicPartition
 
 T = TypeVar("T")
@@ -37,16 +37,18 @@ class GroupConsumer:
         settings: GroupSettings,
     ) -> None:
         self._driver = driver
-        self._member, self._protocol = join(driver.engine, group, topics, pattern, settings)
+        self._member, self._protocol = create_member(
+            driver.engine, group, topics, pattern, settings
+        )
         self._callbacks = {
             "assigned": on_assigned,
             "revoked": on_revoked,
             "lost": on_lost or on_revoked,
         }
         self._is_closed = False
-        self._absence = Absence(driver)
+        self._between_calls = TimeBetweenCalls(driver)
         driver.engine.attach(self._member.fetching)
-        self._member.begin(self._protocol.live())
+        self._member.start_protocol(self._protocol.run())
         driver.wake()
 
     def __enter__(self) -> Self:
@@ -67,16 +69,16 @@ class GroupConsumer:
 
     @property
     def member_id(self) -> str:
-        """The id of this member at the coordinator; "" before it has joined."""
+        """The id of this member in the group; "" before it has joined."""
         return self._member.member_id
 
     @property
     def generation(self) -> int:
-        """The group's generation, or the member's epoch; -1 while it is not a member."""
+        """The group's generation, or the member epoch; -1 while it is not in the group."""
         return self._member.epoch
 
     def poll(
-        self, timeout_ms: float | None = None, max_records: int = RECORDS_AT_ONCE
+        self, timeout_ms: float | None = None, max_records: int = POLL_RECORDS_MAX
     ) -> list[Record]:
         """The next records; empty after the timeout (None: wait forever)."""
         return self._take(lambda: self._member.take(max_records), timeout_ms) or []
@@ -89,8 +91,8 @@ class GroupConsumer:
 
     def _take(self, take: Callable[[], T | None], timeout_ms: float | None) -> T | None:
         driver, member = self._driver, self._member
-        self._absence.end(member.hurry)
-        member.polled(driver.now_ms())
+        self._between_calls.call_started(member.request_heartbeat)
+        member.poll_called(driver.now_ms())
         deadline_ms = None if timeout_ms is None else driver.now_ms() + timeout_ms
         is_over, has_waited = False, False
         try:
@@ -104,9 +106,9 @@ class GroupConsumer:
                 has_waited = True
                 is_over = not driver.poll_until(member.ready(), deadline_ms)
         finally:
-            member.rested(driver.now_ms())
+            member.poll_returned(driver.now_ms())
             if has_waited:
-                self._absence.waited()
+                self._between_calls.call_waited()
 
     def _handle(self, event: Event) -> None:
         try:
@@ -119,14 +121,14 @@ class GroupConsumer:
     def _commit_quietly(
         self, partitions: Sequence[TopicPartition], *, has_failed: bool = False
     ) -> None:
-        """Commit before partitions are revoked. If this fails, other members read records again."""
+        """Commit before partitions are revoked. After an error, others read records again."""
         member = self._member
         offsets = member.to_commit(has_failed=has_failed)
-        leaving = {
+        revoked = {
             partition: offset for partition, offset in offsets.items() if partition in partitions
         }
         with suppress(ClientError):
-            self._driver.run(member.commit(leaving, member.options.close_timeout_ms))
+            self._driver.run(member.commit(revoked, member.options.close_timeout_ms))
 
     def commit(self, offsets: CommitOffsets | None = None) -> None:
         """Commit these offsets, or those after all returned records, and wait.
@@ -180,4 +182,4 @@ class GroupConsumer:
             member.close(driver.now_ms())
             driver.engine.detach(member.fetching)
             if not driver.engine.closed:
-                driver.work()
+                driver.do_io()

@@ -1,1 +1,1 @@
-"""The core of the client: engine, connections, metadata, operations. Pure, except transport.py."""
+"""The core of the client: engine, connections, metadata, operations. Pure, except sockets.py."""

@@ -1,12 +1,13 @@
 """The protocol of one connection: encodes requests and matches responses to them.
 
 Pure: it does not own a socket or read a clock. It starts with ApiVersions, then logs in if it has
-credentials. It queues all other requests until then.
+credentials. It queues all other requests until both have succeeded.
 
 1. Responses arrive in the order of their requests. A wrong correlation id violates the protocol and
    ends the connection.
 2. A request is encoded once, in the highest version that both sides and the request support.
-3. No memory is allocated for an announced size; a size above the limit ends the connection.
+3. Memory is allocated only for received bytes. A response whose size prefix exceeds the limit ends
+   the connection.
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from headrace.client.core.errors import ClientError, ProtocolViolation, UnsupportedVersion
 from headrace.client.core.login import Login
-from headrace.client.core.messages import version_range
+from headrace.client.core.message_codec import version_range
 from headrace.model.errors import ErrorCode
 from headrace.wire.apis import API_VERSIONS, APIS
 from headrace.wire.cursor import Cursor, MalformedRequest
@@ -25,31 +26,31 @@ from headrace.wire.cursor import Cursor, MalformedRequest
 _HEADER = Struct(">ihhih")
 _SIZE = Struct(">i")
 _API_VERSION = Struct(">hhh")
-_SOFTWARE = b"headrace"
+_SOFTWARE_NAME = b"headrace"
 _FIRST_API_VERSIONS = 3
-_LONG = 256 * 1024
+_LONG_RESPONSE_BYTES = 256 * 1024
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request, in any version."""
+    """A request whose version is chosen when it is sent."""
 
     api_key: int
     encode: Callable[[int], list[bytes]]
-    """Returns the parts of the body in a version."""
+    """Takes a version, and returns the body as a list of byte strings."""
     decode: Callable[[int, bytes, int, int], Any]
-    """Returns the response, from a version and the range of its body."""
+    """Takes a version, data, and the start and end of the body in it. Decodes the body."""
     finish: Callable[[Any, ClientError | None, float], None]
-    """Called once, with a response or an error, and the time."""
+    """Called once, with the decoded response or an error, and the time in ms."""
     deadline_ms: float
     version_max: int = 0x7FFF
-    expects_reply: bool = True
+    expects_response: bool = True
     started: bool = False
-    """Whether bytes of it might have been sent. If so, its outcome after an error is unknown."""
+    """Whether bytes of it might have been sent. Then its outcome after an error is unknown."""
 
 
-class Answer(NamedTuple):
-    """A received response; its body is data[at:end]."""
+class Response(NamedTuple):
+    """A response that is not decoded yet; its body is data[at:end]."""
 
     request: Request
     version: int
@@ -61,7 +62,7 @@ class Answer(NamedTuple):
 class _Sent(NamedTuple):
     correlation_id: int
     request: Request | None
-    """None: a request of the connection itself."""
+    """None for ApiVersions and the login, which the connection itself sends."""
     version: int
     api_key: int
 
@@ -77,23 +78,23 @@ class Connection:
         login: Login | None = None,
     ) -> None:
         self.ready = False
-        self.is_served = False
+        self.has_response = False
         """Whether a response has arrived, except those of ApiVersions and of the login."""
         self._login = login
         self.versions: dict[int, tuple[int, int]] = {}
         self._client_id = client_id.encode()
         self._software_version = software_version.encode()
         self._response_bytes_max = response_bytes_max
-        self._held: list[Request] = []
+        self._queued: list[Request] = []
         self._sent: deque[_Sent] = deque()
         self._output: list[bytes] = []
-        self._unanswered: list[Request] = []
+        self._sent_without_response: list[Request] = []
         self._pieces: list[bytes] = []
-        self._have = 0
-        self._size: int | None = None
-        self._expects_long = False
+        self._received_bytes = 0
+        self._frame_size: int | None = None
+        self._expects_long_response = False
         self._next_correlation_id = 0
-        self._ask_for_versions(_FIRST_API_VERSIONS)
+        self._request_versions(_FIRST_API_VERSIONS)
 
     @property
     def lifetime_ms(self) -> int:
@@ -102,30 +103,33 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        return len(self._sent) + len(self._held)
+        return len(self._sent) + len(self._queued)
 
     def send(self, request: Request) -> None:
-        """Queue a request; UnsupportedVersion if the broker does not support it."""
+        """Write a request, or queue it until the connection is ready.
+
+        Raises UnsupportedVersion if the broker does not support it.
+        """
         if not self.ready:
-            self._held.append(request)
+            self._queued.append(request)
             return
         version = self.choose_version(request.api_key, request.version_max)
-        self._put(request.api_key, version, request.encode(version), request)
+        self._write_request(request.api_key, version, request.encode(version), request)
 
     def choose_version(self, api_key: int, version_max: int = 0x7FFF) -> int:
         """The highest version that both sides support."""
         if api_key not in APIS:
             raise UnsupportedVersion(f"this client does not support the API key {api_key}")
         name = APIS[api_key].name
-        ours = version_range(api_key)
-        theirs = self.versions.get(api_key)
-        if theirs is None:
+        supported = version_range(api_key)
+        offered = self.versions.get(api_key)
+        if offered is None:
             raise UnsupportedVersion(f"the broker does not support {name}")
-        version = min(ours[1], theirs[1], version_max)
-        if version < max(ours[0], theirs[0]):
+        version = min(supported[1], offered[1], version_max)
+        if version < max(supported[0], offered[0]):
             raise UnsupportedVersion(
-                f"the broker supports {name} versions {theirs[0]} to {theirs[1]}, this client "
-                f"{ours[0]} to {min(ours[1], version_max)}"
+                f"the broker supports {name} versions {offered[0]} to {offered[1]}, this client "
+                f"{supported[0]} to {min(supported[1], version_max)}"
             )
         return version
 
@@ -134,36 +138,43 @@ class Connection:
         output, self._output = self._output, []
         return output
 
-    def take_unanswered(self) -> list[Request]:
-        """Return and clear requests that were written and get no response (acks=0)."""
-        unanswered, self._unanswered = self._unanswered, []
+    def take_sent_without_response(self) -> list[Request]:
+        """Return and clear the written requests that get no response (acks=0)."""
+        unanswered, self._sent_without_response = self._sent_without_response, []
         return unanswered
 
     def unfinished(self) -> list[Request]:
         """All requests without a response, oldest first; used when the connection has ended."""
         sent = [entry.request for entry in self._sent if entry.request is not None]
-        return sent + self._held
+        return sent + self._queued
 
     def next_deadline_ms(self) -> float | None:
         """The earliest deadline of the requests in flight."""
         deadlines = [entry.request.deadline_ms for entry in self._sent if entry.request is not None]
-        deadlines += [request.deadline_ms for request in self._held]
+        deadlines += [request.deadline_ms for request in self._queued]
         return min(deadlines, default=None)
 
-    def wanted(self) -> int:
+    def bytes_to_read(self) -> int:
         """The number of bytes to read next; 0 for any number.
 
-        A long response that is read in one call need not be joined from pieces. After a long
-        response, the next size is read alone, because another long one is likely.
+        The rest of a long response is read in one call, so that fewer pieces must be joined. After
+        a long response, the next size prefix is read alone, because another long one is likely.
         """
-        if self._size is not None:
-            return self._size - self._have if self._size >= _LONG else 0
-        return _SIZE.size if self._expects_long and not self._have else 0
+        if self._frame_size is not None:
+            return (
+                self._frame_size - self._received_bytes
+                if self._frame_size >= _LONG_RESPONSE_BYTES
+                else 0
+            )
+        return _SIZE.size if self._expects_long_response and not self._received_bytes else 0
 
-    def received(self, data: bytes) -> tuple[list[Answer], list[tuple[Request, ClientError]]]:
-        """Process bytes. Returns responses, and queued requests that can never be sent."""
-        responses: list[Answer] = []
-        refused: list[tuple[Request, ClientError]] = []
+    def received(self, data: bytes) -> tuple[list[Response], list[tuple[Request, ClientError]]]:
+        """Process received bytes.
+
+        Returns the complete responses, and the queued requests that the broker does not support.
+        """
+        responses: list[Response] = []
+        unsupported: list[tuple[Request, ClientError]] = []
         for buffer, at, end in self._frames(data):
             if end - at < 4 or not self._sent:
                 raise ProtocolViolation("the broker sent a response without a request")
@@ -173,16 +184,18 @@ class Connection:
                 raise ProtocolViolation("the broker responded out of order")
             if sent.request is None:
                 if sent.api_key == API_VERSIONS:
-                    refused += self._negotiated(buffer, at + 4, end, sent.version)
+                    unsupported += self._versions_received(buffer, at + 4, end, sent.version)
                 else:
-                    refused += self._logged_in(sent.api_key, buffer, at + 4, end)
+                    unsupported += self._login_response_received(sent.api_key, buffer, at + 4, end)
             else:
                 body_at = self._skip_header(sent, buffer, at + 4, end)
-                responses.append(Answer(sent.request, sent.version, buffer, body_at, end))
-                self.is_served = True
-        return responses, refused
+                responses.append(Response(sent.request, sent.version, buffer, body_at, end))
+                self.has_response = True
+        return responses, unsupported
 
-    def _put(self, api_key: int, version: int, body: list[bytes], request: Request | None) -> None:
+    def _write_request(
+        self, api_key: int, version: int, body: list[bytes], request: Request | None
+    ) -> None:
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         tags = b"\0" if version >= APIS[api_key].flexible_since else b""
@@ -192,58 +205,58 @@ class Connection:
         self._output += body
         if request is not None:
             request.started = True
-            if not request.expects_reply:
-                self._unanswered.append(request)
+            if not request.expects_response:
+                self._sent_without_response.append(request)
                 return
         self._sent.append(_Sent(correlation_id, request, version, api_key))
 
-    def _ask_for_versions(self, version: int) -> None:
+    def _request_versions(self, version: int) -> None:
         body = b""
         if version >= APIS[API_VERSIONS].flexible_since:
-            for text in (_SOFTWARE, self._software_version):
+            for text in (_SOFTWARE_NAME, self._software_version):
                 body += bytes([len(text) + 1]) + text
             body += b"\0"
-        self._put(API_VERSIONS, version, [body], None)
+        self._write_request(API_VERSIONS, version, [body], None)
 
-    def _negotiated(
+    def _versions_received(
         self, data: bytes, at: int, end: int, version: int
     ) -> list[tuple[Request, ClientError]]:
         code, versions = _read_api_versions(data, at, end, version)
         if code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-            self._ask_for_versions(0)
+            self._request_versions(0)
             return []
         if code != ErrorCode.NONE:
             raise ProtocolViolation(f"the broker rejected ApiVersions with error {code}")
         self.versions = versions
         if self._login is not None:
-            self._put_login(*self._login.start())
+            self._write_login(*self._login.first_request())
             return []
-        return self._start()
+        return self._send_queued()
 
-    def _put_login(self, api_key: int, version: int, body: bytes) -> None:
-        self._put(api_key, version, [body], None)
+    def _write_login(self, api_key: int, version: int, body: bytes) -> None:
+        self._write_request(api_key, version, [body], None)
 
-    def _logged_in(
+    def _login_response_received(
         self, api_key: int, data: bytes, at: int, end: int
     ) -> list[tuple[Request, ClientError]]:
         assert self._login is not None
-        following = self._login.next(api_key, data, at, end)
-        if following is None:
-            return self._start()
-        self._put_login(*following)
+        request = self._login.next_request(api_key, data, at, end)
+        if request is None:
+            return self._send_queued()
+        self._write_login(*request)
         return []
 
-    def _start(self) -> list[tuple[Request, ClientError]]:
-        """Send the requests that waited. Returns those that the broker does not support."""
+    def _send_queued(self) -> list[tuple[Request, ClientError]]:
+        """Send the queued requests. Returns those that the broker does not support."""
         self.ready = True
-        held, self._held = self._held, []
-        refused: list[tuple[Request, ClientError]] = []
-        for request in held:
+        queued, self._queued = self._queued, []
+        unsupported: list[tuple[Request, ClientError]] = []
+        for request in queued:
             try:
                 self.send(request)
             except UnsupportedVersion as error:
-                refused.append((request, error))
-        return refused
+                unsupported.append((request, error))
+        return unsupported
 
     @staticmethod
     def _skip_header(sent: _Sent, data: bytes, at: int, end: int) -> int:
@@ -258,11 +271,11 @@ class Connection:
         return int(cursor.at)
 
     def _frames(self, data: bytes) -> list[tuple[bytes, int, int]]:
-        """Complete frames, without their sizes; the rest waits for more bytes."""
+        """Return the ranges of complete frames, without size prefixes; keep the remaining bytes."""
         self._pieces.append(data)
-        self._have += len(data)
-        size = self._size
-        if self._have < (_SIZE.size if size is None else size):
+        self._received_bytes += len(data)
+        size = self._frame_size
+        if self._received_bytes < (_SIZE.size if size is None else size):
             return []
         buffer = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         frames: list[tuple[bytes, int, int]] = []
@@ -279,12 +292,12 @@ class Connection:
                 break
             frames.append((buffer, at, at + size))
             at += size
-            self._expects_long = size >= _LONG
+            self._expects_long_response = size >= _LONG_RESPONSE_BYTES
             size = None
-        self._size = size
+        self._frame_size = size
         rest = buffer[at:]
         self._pieces = [rest] if rest else []
-        self._have = len(rest)
+        self._received_bytes = len(rest)
         return frames
 
 

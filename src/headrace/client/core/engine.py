@@ -1,12 +1,12 @@
-"""The sans-IO core of a client: network, metadata, operations, producers and consumers.
+"""The core of a client, without I/O: runs operations, producers and consumers.
 
-Pure: a driver reports events of links and the time, calls `poll`, carries out the effects, and
-calls again at `next_wakeup_ms` at the latest. The engine never blocks, reads no clock, and does no
-I/O.
+Pure: a driver reports the events of links and the time, calls `poll` and carries out the returned
+effects. It calls `poll` again after each event, and at `next_wakeup_ms` at the latest. The engine
+never blocks, reads no clock, and does no I/O.
 
 1. After `close`, all outcomes are done.
-2. At most one metadata request is in flight. A Refresh is completed by a request that began after
-   it.
+2. At most one metadata request is in flight. It completes only the RefreshMetadata steps that were
+   waiting when it was sent.
 """
 
 import heapq
@@ -17,24 +17,24 @@ from typing import Any, TypeVar
 from headrace import __version__
 from headrace.client.core.connection import Request
 from headrace.client.core.errors import ClientClosed, ClientError
-from headrace.client.core.messages import decode_response
+from headrace.client.core.lookups import metadata_fields
+from headrace.client.core.machine import Machine
+from headrace.client.core.message_codec import decode_response
 from headrace.client.core.metadata import Cluster, RefreshPolicy
 from headrace.client.core.network import Effect, Network
-from headrace.client.core.offsets import metadata_fields
 from headrace.client.core.operation import (
     ANY,
     CONTROLLER,
-    Ask,
-    AskAll,
     Operation,
     Outcome,
     Pause,
+    Send,
+    SendAll,
     Step,
     Wait,
 )
 from headrace.client.core.options import ClientOptions
-from headrace.client.core.ports import Machine
-from headrace.client.core.waiting import Waiting
+from headrace.client.core.wait_reports import WaitReason
 from headrace.wire.apis import METADATA
 from headrace.wire.codec import encode_request_body
 
@@ -56,16 +56,16 @@ class Engine:
         self._timer_count = 0
         self._running: dict[Outcome[Any], Operation[Any]] = {}
         self._current: Outcome[Any] | None = None
-        self._retries: dict[Outcome[Any], Waiting] = {}
-        """The last retriable error of operations, and since when they fail."""
+        self._retries: dict[Outcome[Any], WaitReason] = {}
+        """The last retriable error of each operation, and the time of its first one."""
         self._refresh_waiters: list[Resume] = []
         self._next_refresh_waiters: list[Resume] = []
 
-    def wanted(self, link: int) -> int:
+    def bytes_to_read(self, link: int) -> int:
         """The number of bytes to read next; 0 for any number."""
-        return self._network.wanted(link)
+        return self._network.bytes_to_read(link)
 
-    # Events; each is followed by a poll.
+    # Events of links. The driver calls `poll` after each.
 
     def opened(self, link: int, now_ms: float) -> None:
         self.now_ms = now_ms
@@ -84,7 +84,7 @@ class Engine:
         self._network.lost(link, reason, now_ms)
 
     def poll(self, now_ms: float) -> list[Effect]:
-        """Do everything that is due; the driver carries out the returned effects."""
+        """Do all work that is due at this time. The driver carries out the returned effects."""
         self.now_ms = now_ms
         self._run_timers(now_ms)
         for machine in list(self._machines):
@@ -99,7 +99,7 @@ class Engine:
             heapq.heappop(self._timers)[2]()
 
     def next_wakeup_ms(self) -> float | None:
-        """The latest time of the next poll, if no event occurs."""
+        """When to call `poll` next, if no event occurs earlier."""
         times = [self._network.next_wakeup_ms(), self._policy.next_ms()]
         times += [machine.next_wakeup_ms() for machine in self._machines]
         if self._timers:
@@ -107,7 +107,7 @@ class Engine:
         return min((time for time in times if time is not None), default=None)
 
     def close(self, now_ms: float) -> list[Effect]:
-        """End everything; the returned effects close the links."""
+        """Fail all operations and machines. The returned effects close the links."""
         self.now_ms = now_ms
         self.closed = True
         error = ClientClosed("the client is closed")
@@ -125,7 +125,7 @@ class Engine:
     # Operations.
 
     def start(self, operation: Operation[T]) -> Outcome[T]:
-        """Start an operation. Its outcome is set now, or by a later call of the engine."""
+        """Start an operation. Its outcome is done now, or after a later call of the engine."""
         outcome: Outcome[T] = Outcome()
         if self.closed:
             operation.close()
@@ -154,13 +154,13 @@ class Engine:
         try:
             step = self._advance(outcome, operation, value, error)
         except StopIteration as stop:
-            self._ended(outcome)
+            self._forget_operation(outcome)
             outcome.succeed(stop.value)
         except ClientError as failure:
-            self._ended(outcome)
+            self._forget_operation(outcome)
             outcome.fail(failure)
         else:
-            self._begin(step, lambda value, error: self._resume(outcome, operation, value, error))
+            self._perform(step, lambda value, error: self._resume(outcome, operation, value, error))
 
     def _advance(
         self,
@@ -169,14 +169,14 @@ class Engine:
         value: Any,
         error: ClientError | None,
     ) -> Step:
-        # An operation can start another one while it runs.
+        # An operation can start another operation while it runs.
         before, self._current = self._current, outcome
         try:
             return operation.send(value) if error is None else operation.throw(error)
         finally:
             self._current = before
 
-    def _ended(self, outcome: Outcome[Any]) -> None:
+    def _forget_operation(self, outcome: Outcome[Any]) -> None:
         del self._running[outcome]
         self._retries.pop(outcome, None)
 
@@ -185,23 +185,23 @@ class Engine:
         if self._current is not None:
             known = self._retries.get(self._current)
             since_ms = self.now_ms if known is None else known.since_ms
-            self._retries[self._current] = Waiting(since_ms, f"{what} failed: {error}")
+            self._retries[self._current] = WaitReason(since_ms, f"{what} failed: {error}")
 
-    def retry_cause(self) -> Waiting | None:
-        """The oldest failure that is being retried, with its last error."""
+    def retry_cause(self) -> WaitReason | None:
+        """The operation or machine that has been retrying for longest, with its last error."""
         machines = (machine.retry_cause() for machine in self._machines)
         found = [*self._retries.values(), *(each for each in machines if each is not None)]
         return min(found, default=None)
 
-    def unanswered(self) -> str:
-        """Why the oldest request waits: for a response or a connection; "" if none waits."""
-        return self._network.unanswered()
+    def oldest_wait(self) -> str:
+        """The response or connection that the oldest request waits for; "" if none waits."""
+        return self._network.oldest_wait()
 
-    def _begin(self, step: Step, resume: Resume) -> None:
-        if isinstance(step, Ask):
-            self._ask(step, resume)
-        elif isinstance(step, AskAll):
-            self._ask_all(step, resume)
+    def _perform(self, step: Step, resume: Resume) -> None:
+        if isinstance(step, Send):
+            self._send_step(step, resume)
+        elif isinstance(step, SendAll):
+            self._send_all(step, resume)
         elif isinstance(step, Pause):
             self._after(step.duration_ms, lambda: resume(None, None))
         elif isinstance(step, Wait):
@@ -209,7 +209,7 @@ class Engine:
         else:
             for topic in step.topics:
                 self._policy.use(topic, step.create)
-            self._policy.want()
+            self._policy.request()
             self._next_refresh_waiters.append(resume)
 
     def _after(self, duration_ms: float, callback: Callable[[], None]) -> None:
@@ -225,54 +225,54 @@ class Engine:
                 is_over = True
                 resume(None, None)
 
-        # Use a timer: code that completes an outcome might be in the middle of a change.
+        # Resume from a timer: the code that completes the outcome might not have finished a change.
         step.outcome.on_done(lambda _: self._after(0, end))
         if step.timeout_ms is not None:
             self._after(max(step.timeout_ms, 0), end)
 
-    def _ask_all(self, step: AskAll, resume: Resume) -> None:
-        results: list[Any] = [None] * len(step.asks)
-        left = len(step.asks)
-        if not left:
-            # Resumed from a timer: a generator cannot be resumed while it runs.
+    def _send_all(self, step: SendAll, resume: Resume) -> None:
+        results: list[Any] = [None] * len(step.requests)
+        unfinished = len(step.requests)
+        if not unfinished:
+            # Resume from a timer: a generator cannot be resumed while it runs.
             self._after(0, lambda: resume(results, None))
             return
 
-        def response(index: int) -> Resume:
+        def set_result(index: int) -> Resume:
             def take(value: Any, error: ClientError | None) -> None:
-                nonlocal left
+                nonlocal unfinished
                 results[index] = value if error is None else error
-                left -= 1
-                if not left:
+                unfinished -= 1
+                if not unfinished:
                     resume(results, None)
 
             return take
 
-        for index, ask in enumerate(step.asks):
-            self._ask(ask, response(index))
+        for index, request in enumerate(step.requests):
+            self._send_step(request, set_result(index))
 
-    def _ask(self, ask: Ask, resume: Resume) -> None:
-        node = ask.node
+    def _send_step(self, step: Send, resume: Resume) -> None:
+        node = step.node
         if node == CONTROLLER:
             node = self.cluster.controller_id
             if node not in self.cluster.nodes:
                 node = ANY
         if node == ANY:
             node = self._network.choose_any(self.now_ms)
-        api_key, fields = ask.api_key, ask.fields
-        timeout_ms = ask.timeout_ms
+        api_key, fields = step.api_key, step.fields
+        timeout_ms = step.timeout_ms
         if timeout_ms is None:
             timeout_ms = self.options.request_timeout_ms
         request = Request(
             api_key,
             lambda version: [encode_request_body(api_key, version, fields)],
             lambda version, data, at, end: decode_response(api_key, version, data, at, end),
-            lambda reply, error, _now_ms: resume(reply, error),
+            lambda response, error, _now_ms: resume(response, error),
             self.now_ms + timeout_ms,
-            ask.version_max,
+            step.version_max,
         )
-        # Use a timer: an immediate error would resume a generator that is still running.
-        self._after(0, lambda: self._network.send(node, request, self.now_ms, ask.lane))
+        # Send from a timer: an immediate error would resume a generator that is still running.
+        self._after(0, lambda: self._network.send(node, request, self.now_ms, step.lane))
 
     # For machines.
 
@@ -288,7 +288,7 @@ class Engine:
         self._network.send(node, request, self.now_ms, lane)
 
     def open_lane(self) -> int:
-        """Separate connections for one machine, whose requests can wait long."""
+        """The number of a new lane: separate connections for a machine."""
         return self._network.open_lane()
 
     def close_lane(self, lane: int) -> None:
@@ -300,8 +300,8 @@ class Engine:
     def forget_topic(self, topic: str) -> None:
         self._policy.forget(topic)
 
-    def want_metadata(self) -> None:
-        self._policy.want()
+    def request_metadata(self) -> None:
+        self._policy.request()
 
     def unreachable(self) -> ClientError | None:
         """The error if no broker responds; None if one does."""
@@ -313,33 +313,35 @@ class Engine:
         self._policy.started(self.now_ms)
         self._refresh_waiters, self._next_refresh_waiters = self._next_refresh_waiters, []
         topics = dict(self._policy.topics)
-        # A broker creates all missing topics of a request that allows it. So only topics that may
-        # be created are sent with the permission.
+        # allow_auto_topic_creation applies to all topics of a request. So topics that may be
+        # created are sent in a separate request.
         create = all(topics.values()) and bool(topics)
         if not create and any(topics.values()):
             missing = [
-                name for name, may in topics.items() if may and name not in self.cluster.topics
+                name
+                for name, may_create in topics.items()
+                if may_create and name not in self.cluster.topics
             ]
             if missing:
                 topics, create = dict.fromkeys(missing, True), True
         fields = metadata_fields(topics, create)
-        ask = Ask(ANY, METADATA, fields)
-        self._ask(ask, lambda reply, error: self._refreshed(topics, reply, error))
+        step = Send(ANY, METADATA, fields)
+        self._send_step(step, lambda response, error: self._refreshed(topics, response, error))
 
     def _refreshed(
-        self, requested: Mapping[str, bool], reply: Any, error: ClientError | None
+        self, requested: Mapping[str, bool], response: Any, error: ClientError | None
     ) -> None:
         waiters, self._refresh_waiters = self._refresh_waiters, []
-        useful = False
+        complete = False
         if error is None:
-            self.cluster.apply(reply, requested)
+            self.cluster.apply(response, requested)
             self._network.set_nodes(self.cluster.nodes.values(), self.now_ms)
-            useful = not self.cluster.topic_errors
-        self._policy.finished(self.now_ms, useful=useful)
+            complete = not self.cluster.topic_errors
+        self._policy.finished(self.now_ms, complete=complete)
         again = len(requested) < len(self._policy.topics) or bool(self._next_refresh_waiters)
         # A producer or consumer might wait for this before it retries.
         again |= error is not None and error.retriable and bool(self._machines)
         if again:
-            self._policy.want()
+            self._policy.request()
         for resume in waiters:
             resume(None, error)

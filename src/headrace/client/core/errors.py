@@ -7,8 +7,7 @@ handle have their own class, such as UnknownTopic.
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 
-# Codes after which the same request can succeed (Kafka's "retriable"), and among them those that
-# indicate stale metadata.
+# Codes that mean that the client's metadata is stale. All of them are also retriable.
 STALE_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -26,6 +25,7 @@ STALE_METADATA = frozenset(
         ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
     }
 )
+# Codes after which the same request can succeed later.
 RETRIABLE = STALE_METADATA | frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -63,14 +63,14 @@ class Unreachable(ClientError, ConnectionError):
 
 
 class Disconnected(ClientError, ConnectionError):
-    """A connection was lost with a request in flight: its outcome is unknown."""
+    """The connection was lost while a request was in flight, so its outcome is unknown."""
 
     retriable = True
     stale_metadata = True
 
 
 class TimedOut(ClientError, TimeoutError):
-    """Retries continued until the deadline; the message has the last error."""
+    """No attempt succeeded before the deadline; the message contains the last error."""
 
 
 class UnsupportedVersion(ClientError):
@@ -82,7 +82,7 @@ class ProtocolViolation(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker rejected the user name or the password, or the mechanism."""
+    """The broker rejected the user name, the password or the SASL mechanism."""
 
 
 class RequestFailed(ClientError):
@@ -102,7 +102,7 @@ class RequestFailed(ClientError):
 
 
 class UnknownTopic(RequestFailed):
-    """The cluster has no such topic or partition."""
+    """The topic or partition does not exist."""
 
 
 class TopicExists(RequestFailed):
@@ -114,7 +114,7 @@ class InvalidConfig(RequestFailed):
 
 
 class InvalidTopic(RequestFailed):
-    """A topic name that the cluster does not allow."""
+    """The topic name is not valid."""
 
 
 class OffsetOutOfRange(RequestFailed):
@@ -126,18 +126,18 @@ class RecordTooLarge(RequestFailed):
 
 
 class CommitFailed(RequestFailed):
-    """The group has assigned the partitions to other members, which can read the records again."""
+    """The group has assigned the partitions to other members, which might read records again."""
 
 
 class NoOffset(ClientError):
-    """A group has no offset for a partition, and auto_offset_reset is "none"."""
+    """A group has no committed offset for a partition, and auto_offset_reset is "none"."""
 
 
 class NotAuthorized(RequestFailed):
-    """The client is not authorized."""
+    """The user of the client does not have the required permission."""
 
 
-_CLASSES: dict[ErrorCode, type[RequestFailed]] = {
+_CLASS_BY_CODE: dict[ErrorCode, type[RequestFailed]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopic,
     ErrorCode.UNKNOWN_TOPIC_ID: UnknownTopic,
     ErrorCode.TOPIC_ALREADY_EXISTS: TopicExists,
@@ -151,24 +151,24 @@ _CLASSES: dict[ErrorCode, type[RequestFailed]] = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NotAuthorized,
 }
-_KNOWN = {int(code): code for code in ErrorCode}
+_CODE_BY_NUMBER = {int(code): code for code in ErrorCode}
 
 
 def error_code(number: int) -> ErrorCode:
-    """The ErrorCode of a number; unknown numbers of newer brokers become UNKNOWN_SERVER_ERROR."""
-    return _KNOWN.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+    """The ErrorCode of a number; UNKNOWN_SERVER_ERROR for a number that is not in ErrorCode."""
+    return _CODE_BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def request_failed(number: int, message: str | None = None) -> RequestFailed:
-    """The exception for an error code of a response, in the class that programs catch."""
+    """The exception for an error code in a response."""
     code = error_code(number)
     if code == ErrorCode.UNKNOWN_SERVER_ERROR and number != int(code):
         message = message or f"The broker returned the unknown error code {number}."
-    return _CLASSES.get(code, RequestFailed)(code, message or "")
+    return _CLASS_BY_CODE.get(code, RequestFailed)(code, message or "")
 
 
-def unusable_topic(code: int, topic: str) -> RequestFailed:
-    """The error of a topic in a Metadata response, which contains no text."""
+def topic_error(code: int, topic: str) -> RequestFailed:
+    """The exception for a topic's error code in a Metadata response, which contains no message."""
     if code == ErrorCode.INVALID_TOPIC:
         return request_failed(
             code,

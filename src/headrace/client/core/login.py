@@ -1,6 +1,6 @@
-"""The login of a connection: SaslHandshake, then the tokens of a mechanism. Pure.
+"""The login of a connection: SaslHandshake, then SaslAuthenticate requests of a mechanism. Pure.
 
-Both requests are written by hand, in the versions that every broker with SASL knows.
+Encodes both requests itself, in version 1, which every broker with SASL supports.
 """
 
 from struct import Struct
@@ -24,13 +24,15 @@ class Login:
         self.lifetime_ms = 0
         """The time after which the broker closes the connection; 0 if it does not."""
 
-    def start(self) -> tuple[int, int, bytes]:
-        """The first request: its API key, version and body."""
+    def first_request(self) -> tuple[int, int, bytes]:
+        """The API key, version and body of the first request."""
         name = self._mechanism.encode()
         return SASL_HANDSHAKE, HANDSHAKE_VERSION, _SHORT.pack(len(name)) + name
 
-    def next(self, api_key: int, data: bytes, at: int, end: int) -> tuple[int, int, bytes] | None:
-        """The request after a response; None if the login has succeeded."""
+    def next_request(
+        self, api_key: int, data: bytes, at: int, end: int
+    ) -> tuple[int, int, bytes] | None:
+        """Process a response. Returns the next request, or None if the login has succeeded."""
         cursor = Cursor(data, at, end)
         try:
             if api_key == SASL_HANDSHAKE:

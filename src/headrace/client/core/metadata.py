@@ -1,9 +1,9 @@
 """The client's view of the cluster, and when to refresh it. Pure.
 
-1. A partition's leader epoch never decreases while its topic keeps its id. So a response of a
-   broker that lags does not undo newer information. An unknown epoch (-1) is not compared.
-2. A topic that is deleted and created again has a new id, and starts with the returned epoch.
-3. Repeated refreshes are separated by increasing pauses.
+1. A partition's leader epoch never decreases while its topic keeps its id, so an outdated response
+   of a broker has no effect. An unknown epoch (-1) is not compared.
+2. A topic that was deleted and created again has a new id. Its old leader epochs are not compared.
+3. Until a refresh succeeds without errors of topics, the pauses between refreshes increase.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,11 +25,11 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.topic_errors: dict[str, ErrorCode] = {}
-        """The errors of topics in the last response."""
+        """The error codes of topics for which the latest response has no partitions."""
         self.names_by_id: dict[UUID, str] = {}
         self._available: dict[str, tuple[int, ...]] = {}
         self.version = 0
-        """The number of responses so far: if it has changed, other values can have changed."""
+        """The number of applied responses. If it has not changed, nothing else has changed."""
 
     def info(self) -> ClusterInfo:
         nodes = tuple(self.nodes[node_id] for node_id in sorted(self.nodes))
@@ -57,8 +57,10 @@ class Cluster:
         known = self._available.get(topic)
         if known is None:
             partitions = self.topics[topic].partitions
-            led = tuple(partition.index for partition in partitions if partition.leader >= 0)
-            known = led or tuple(partition.index for partition in partitions)
+            with_leader = tuple(
+                partition.index for partition in partitions if partition.leader >= 0
+            )
+            known = with_leader or tuple(partition.index for partition in partitions)
             self._available[topic] = known
         return known
 
@@ -122,8 +124,11 @@ class Cluster:
             tuple(partition.get("offline_replicas", ())),
         )
 
-    def moved(self, topic: str, index: int, leader: int, leader_epoch: int) -> bool:
-        """Apply a new leader that the former one named (KIP-951); returns whether it was news."""
+    def apply_new_leader(self, topic: str, index: int, leader: int, leader_epoch: int) -> bool:
+        """Apply a new leader from a Produce or Fetch response (KIP-951).
+
+        Returns False if the epoch is not newer than the known one.
+        """
         info = self.topics.get(topic)
         known = self.partition(topic, index)
         if info is None or known is None or leader_epoch <= known.leader_epoch:
@@ -145,29 +150,29 @@ class RefreshPolicy:
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._topics: dict[str, bool] = {}
-        self._wanted = False
-        self._under_way = False
-        self._streak = 0
+        self._is_requested = False
+        self._is_in_flight = False
+        self._attempts = 0
         self._not_before_ms = 0.0
         self._refreshed_ms: float | None = None
 
     @property
     def topics(self) -> Mapping[str, bool]:
-        """The topics in use, and whether the broker may create them."""
+        """The topics in use. The value is True if the broker may create the topic."""
         return self._topics
 
     def use(self, topic: str, create: bool) -> None:
-        """Include a topic from now on; a new topic does not wait for the pause."""
-        if topic not in self._topics and not self._streak:
+        """Include a topic in all later requests. A new topic does not wait for the pause."""
+        if topic not in self._topics and not self._attempts:
             self._not_before_ms = 0.0
         self._topics[topic] = self._topics.get(topic, False) or create
 
     def forget(self, topic: str) -> None:
         self._topics.pop(topic, None)
 
-    def want(self) -> None:
-        """Request a refresh as soon as the pause allows, because metadata seems stale."""
-        self._wanted = True
+    def request(self) -> None:
+        """Refresh after the pause, because metadata might be stale."""
+        self._is_requested = True
 
     def due(self, now_ms: float) -> bool:
         at = self.next_ms()
@@ -175,24 +180,24 @@ class RefreshPolicy:
 
     def next_ms(self) -> float | None:
         """The time of the next refresh; None while one is in flight, or no topic is in use."""
-        if self._under_way:
+        if self._is_in_flight:
             return None
-        if self._wanted:
+        if self._is_requested:
             return self._not_before_ms
         if self._refreshed_ms is None or not self._topics:
             return None
         return self._refreshed_ms + self._options.metadata_age_ms_max
 
     def started(self, now_ms: float) -> None:
-        self._wanted = False
-        self._under_way = True
-        pause = self._options.retry_backoff_ms * 2.0 ** min(self._streak, 10)
+        self._is_requested = False
+        self._is_in_flight = True
+        pause = self._options.retry_backoff_ms * 2.0 ** min(self._attempts, 10)
         self._not_before_ms = now_ms + min(pause, self._options.retry_backoff_ms_max)
-        self._streak += 1
+        self._attempts += 1
 
-    def finished(self, now_ms: float, *, useful: bool) -> None:
-        """A refresh has ended; without topic errors (`useful`), the pause is reset."""
-        self._under_way = False
-        if useful:
-            self._streak = 0
+    def finished(self, now_ms: float, *, complete: bool) -> None:
+        """A refresh has ended. `complete`: it succeeded, and no topic has an error."""
+        self._is_in_flight = False
+        if complete:
+            self._attempts = 0
             self._refreshed_ms = now_ms

@@ -1,15 +1,17 @@
-"""All connections of a client: which to open, when to retry, and which bytes to write.
+"""All connections of a client: decides which to open, when to retry, and which bytes to write.
 
 Pure: the inputs are events of a link (`opened`, `failed`, `received`, `lost`) and the time. The
 outputs are Open, Write and Close, which a driver carries out. A link is one connection attempt with
 a unique number, so that late events of a former link are ignored.
 
 1. A request finishes exactly once, with a response or an error.
-2. A broker that cannot be reached is retried after an increasing pause.
+2. After a failed attempt to connect to a broker, the next one follows after an increasing pause.
 3. If no broker of the cluster can be reached, the bootstrap addresses are tried again.
-4. Responses arrive in order. So requests that can wait long (a consumer's fetch) use a separate
-   lane: a connection for one user.
-5. A connection whose session has a lifetime is replaced before it ends, between two requests.
+4. A broker sends the responses of a connection in order, so a slow response delays all later ones.
+   Requests with slow responses, such as Fetch, therefore use a *lane*: separate connections for one
+   consumer, identified by a number. Lane 0 is shared by all other requests.
+5. If the broker limits the lifetime of a login, the connection is replaced before it expires, when
+   no request is in flight.
 """
 
 import math
@@ -37,15 +39,15 @@ from headrace.wire.apis import (
     CONTROLLER_APIS,
 )
 
-RENEWAL_SHARE = 0.8
-"""Of the lifetime of a session: then another connection is opened."""
+_LIFETIME_SHARE = 0.8
+"""A connection is closed after this share of the lifetime of its login."""
 _MIGHT_NEED_LOGIN = (
     " before its first response. If it requires a login or TLS, set sasl_username and "
     "sasl_password, or ssl; commands read them with --config"
 )
 
 
-def _described(api_key: int) -> str:
+def _api_description(api_key: int) -> str:
     name = APIS[api_key].name
     if api_key in CONTROLLER_APIS:
         return f"{name}, which needs the controller, and in a cluster ZooKeeper"
@@ -79,19 +81,19 @@ Effect = Open | Write | Close
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """One address: a broker by its id, or a bootstrap address by a negative id."""
+    """A broker, or a bootstrap address. A bootstrap address has a negative id."""
 
     peer_id: int
     address: Address
     link: int | None = None
     connection: Connection | None = None
     waiting: list[Request] = field(default_factory=list)
-    open_by_ms: float = 0
+    connect_deadline_ms: float = 0
     failures: int = 0
     retry_at_ms: float = 0
     reason: str = ""
-    renew_at_ms: float = math.inf
-    """When to open another connection, because the session of this one will expire."""
+    close_at_ms: float = math.inf
+    """When to close the connection, because its login will expire."""
     rejection: AuthenticationFailed | None = None
     """Why the last login failed."""
 
@@ -120,7 +122,11 @@ class Network:
     # Queries.
 
     def choose_any(self, now_ms: float) -> int:
-        """A peer for a request to any broker: an idle open connection, or one to try."""
+        """Choose a peer for a request to any broker.
+
+        Prefers the ready connection with the fewest requests, then one that is being opened, then
+        the broker with the fewest failures.
+        """
         peers = [*self._nodes.values(), *self._bootstrap]
         ready = [peer for peer in peers if peer.connection is not None and peer.connection.ready]
         if ready:
@@ -129,19 +135,19 @@ class Network:
         if opening:
             return opening[0].peer_id
         for group in (list(self._nodes.values()), self._bootstrap):
-            rested = [peer for peer in group if peer.retry_at_ms <= now_ms]
-            if rested:
-                fewest = min(peer.failures for peer in rested)
-                fresh = [peer for peer in rested if peer.failures == fewest]
-                return self._random.choice(fresh).peer_id
+            allowed = [peer for peer in group if peer.retry_at_ms <= now_ms]
+            if allowed:
+                fewest = min(peer.failures for peer in allowed)
+                peers = [peer for peer in allowed if peer.failures == fewest]
+                return self._random.choice(peers).peer_id
         return min(peers, key=lambda peer: peer.retry_at_ms).peer_id
 
     def bootstrap_is_exhausted(self) -> bool:
-        """Whether all bootstrap addresses were tried without success."""
+        """Whether all bootstrap addresses have failed, and no connection is open."""
         return not self._links and all(peer.failures for peer in self._bootstrap)
 
     def unreachable(self) -> ClientError:
-        """The error for the user if no broker can be used."""
+        """The exception for the program if no broker can be reached."""
         reasons: dict[str, None] = {}
         for peer in [*self._bootstrap, *self._nodes.values()]:
             if peer.rejection is not None:
@@ -156,18 +162,18 @@ class Network:
             hint = "the listener might require TLS or a login: check security.protocol"
         return Unreachable(f"cannot reach any of {self._options.bootstrap_text}: {text}; {hint}")
 
-    def unanswered(self) -> str:
-        """The reason why the oldest request on a shared connection waits, or ""."""
+    def oldest_wait(self) -> str:
+        """What the oldest request on a shared connection waits for; "" if no request waits."""
         for peer in [*self._nodes.values(), *self._bootstrap]:
             sent = peer.connection.unfinished() if peer.connection is not None else []
             if sent:
-                return f"no response from {peer.address} to {_described(sent[0].api_key)}"
+                return f"no response from {peer.address} to {_api_description(sent[0].api_key)}"
             if peer.waiting:
                 return f"no connection to {peer.address}" + (peer.reason and f": {peer.reason}")
         return ""
 
     def next_wakeup_ms(self) -> float | None:
-        """The time at which `poll` has work, if no event occurs."""
+        """When to call `poll` next, if no event occurs earlier."""
         times: list[float] = []
         for peer in self._peers():
             if peer.connection is not None:
@@ -176,7 +182,7 @@ class Network:
                     times.append(deadline)
                 continue
             if peer.link is not None:
-                times.append(peer.open_by_ms)
+                times.append(peer.connect_deadline_ms)
             elif peer.waiting:
                 times.append(peer.retry_at_ms)
             times += [request.deadline_ms for request in peer.waiting]
@@ -185,31 +191,31 @@ class Network:
     # Inputs of the client.
 
     def set_nodes(self, nodes: Iterable[Node], now_ms: float) -> None:
-        """Set the brokers of the cluster; brokers that are missing are dropped."""
-        fresh: dict[int, _Peer] = {}
+        """Set the brokers of the cluster, and disconnect from brokers that are not in `nodes`."""
+        peers: dict[int, _Peer] = {}
         for node in nodes:
             address = Address(node.host, node.port)
             peer = self._nodes.pop(node.node_id, None)
             if peer is not None and peer.address != address:
-                self._end(peer, "its address changed", now_ms, failed=False)
+                self._disconnect(peer, "its address changed", now_ms, failed=False)
                 peer = None
-            fresh[node.node_id] = peer or self._adopt(node.node_id, address)
-        gone, self._nodes = list(self._nodes.values()), fresh
+            peers[node.node_id] = peer or self._peer_of_broker(node.node_id, address)
+        dropped, self._nodes = list(self._nodes.values()), peers
         for (lane, node_id), peer in list(self._lanes.items()):
-            if node_id not in fresh or fresh[node_id].address != peer.address:
-                gone.append(self._lanes.pop((lane, node_id)))
-        for peer in gone:
-            self._end(peer, "it left the cluster", now_ms, failed=False)
+            if node_id not in peers or peers[node_id].address != peer.address:
+                dropped.append(self._lanes.pop((lane, node_id)))
+        for peer in dropped:
+            self._disconnect(peer, "it left the cluster", now_ms, failed=False)
 
     def open_lane(self) -> int:
-        """The number of a new lane; 0 is the shared one."""
+        """The number of a new lane."""
         self._next_lane += 1
         return self._next_lane
 
     def close_lane(self, lane: int, now_ms: float) -> None:
         """Close the connections of a lane; its requests in flight fail."""
         for key in [key for key in self._lanes if key[0] == lane]:
-            self._end(self._lanes.pop(key), "its reader is done", now_ms, failed=False)
+            self._disconnect(self._lanes.pop(key), "its consumer was closed", now_ms, failed=False)
 
     def send(self, peer_id: int, request: Request, now_ms: float, lane: int = 0) -> None:
         """Send a request, or keep it until the connection is open."""
@@ -218,7 +224,7 @@ class Network:
             request.finish(None, ClientClosed("the client is closed"), now_ms)
         elif peer is None:
             request.finish(None, Disconnected(f"broker {peer_id} has no known address"), now_ms)
-        elif peer.connection is None or peer.renew_at_ms <= now_ms:
+        elif peer.connection is None or peer.close_at_ms <= now_ms:
             peer.waiting.append(request)
         else:
             self._send_now(peer.connection, request, now_ms)
@@ -227,7 +233,7 @@ class Network:
         """Close all links; requests in flight fail."""
         self._closed = True
         for peer in self._peers():
-            self._end(peer, "the client was closed", now_ms, failed=False)
+            self._disconnect(peer, "the client was closed", now_ms, failed=False)
 
     # Events.
 
@@ -240,13 +246,13 @@ class Network:
             options.client_id,
             self._software_version,
             options.response_bytes_max,
-            self._login(),
+            self._new_login(),
         )
         waiting, peer.waiting = peer.waiting, []
         for request in waiting:
             self._send_now(peer.connection, request, now_ms)
 
-    def _login(self) -> Login | None:
+    def _new_login(self) -> Login | None:
         options = self._options
         if not options.sasl_username:
             return None
@@ -262,70 +268,69 @@ class Network:
         return Login(mechanism, client)
 
     def failed(self, link: int, reason: str, now_ms: float) -> None:
-        """A link could not be opened."""
+        """The attempt to open a link has failed."""
         peer = self._links.get(link)
         if peer is not None:
-            self._end(peer, reason, now_ms, failed=True, close=False)
+            self._disconnect(peer, reason, now_ms, failed=True, close=False)
 
     def lost(self, link: int, reason: str, now_ms: float) -> None:
-        """A link was closed by the peer, or by an error."""
+        """An open link was closed by the broker or by an error."""
         peer = self._links.get(link)
         if peer is not None:
             connection = peer.connection
             is_ready = connection is not None and connection.ready
             if connection is not None and self._might_need_login(connection):
                 reason += _MIGHT_NEED_LOGIN
-            self._end(peer, reason, now_ms, failed=not is_ready, close=False)
+            self._disconnect(peer, reason, now_ms, failed=not is_ready, close=False)
 
     def _might_need_login(self, connection: Connection) -> bool:
-        """Whether a broker that requires a login would close this connection."""
-        is_first = connection.ready and connection.in_flight > 0 and not connection.is_served
+        """Whether the broker probably closed the connection because it requires a login."""
+        is_first = connection.ready and connection.in_flight > 0 and not connection.has_response
         return is_first and not self._options.sasl_username
 
-    def wanted(self, link: int) -> int:
+    def bytes_to_read(self, link: int) -> int:
         """The number of bytes to read next; 0 for any number."""
         peer = self._links.get(link)
-        return 0 if peer is None or peer.connection is None else peer.connection.wanted()
+        return 0 if peer is None or peer.connection is None else peer.connection.bytes_to_read()
 
     def received(self, link: int, data: bytes, now_ms: float) -> None:
         peer = self._links.get(link)
         if peer is None or peer.connection is None:
             return
         try:
-            responses, refused = peer.connection.received(data)
+            responses, unsupported = peer.connection.received(data)
         except (ProtocolViolation, AuthenticationFailed) as error:
-            self._end(peer, str(error), now_ms, failed=True, cause=error)
+            self._disconnect(peer, str(error), now_ms, failed=True, cause=error)
             return
         if peer.connection.ready:
             lifetime_ms = peer.connection.lifetime_ms
-            if lifetime_ms and peer.renew_at_ms == math.inf:
-                peer.renew_at_ms = now_ms + lifetime_ms * RENEWAL_SHARE
+            if lifetime_ms and peer.close_at_ms == math.inf:
+                peer.close_at_ms = now_ms + lifetime_ms * _LIFETIME_SHARE
             peer.failures = 0
             peer.reason = ""
-        for request, refusal in refused:
-            request.finish(None, refusal, now_ms)
+        for request, unsupported_version in unsupported:
+            request.finish(None, unsupported_version, now_ms)
         for response in responses:
-            reply, problem = None, None
+            request = response.request
             try:
-                reply = response.request.decode(
-                    response.version, response.data, response.at, response.end
-                )
+                result = request.decode(response.version, response.data, response.at, response.end)
             except ProtocolViolation as error:
-                problem = error
-            response.request.finish(reply, problem, now_ms)
+                request.finish(None, error, now_ms)
+            else:
+                request.finish(result, None, now_ms)
 
     def poll(self, now_ms: float) -> list[Effect]:
-        """Do everything that is due, and return the effects for the driver."""
+        """Do all work that is due at this time, and return the effects for the driver."""
         for peer in self._peers():
-            self._expire(peer, now_ms)
-            self._renew(peer, now_ms)
+            self._check_deadlines(peer, now_ms)
+            self._close_before_expiry(peer, now_ms)
             if peer.link is None and peer.waiting and peer.retry_at_ms <= now_ms:
                 self._open(peer, now_ms)
             if peer.connection is not None and peer.link is not None:
                 data = peer.connection.take_output()
                 if data:
                     self._effects.append(Write(peer.link, data))
-                for request in peer.connection.take_unanswered():
+                for request in peer.connection.take_sent_without_response():
                     request.finish(None, None, now_ms)
         effects, self._effects = self._effects, []
         return effects
@@ -344,7 +349,7 @@ class Network:
         index = -1 - peer_id
         return self._bootstrap[index] if index < len(self._bootstrap) else None
 
-    def _adopt(self, node_id: int, address: Address) -> _Peer:
+    def _peer_of_broker(self, node_id: int, address: Address) -> _Peer:
         """The peer of a broker; reuses a bootstrap connection to the same address."""
         for index, peer in enumerate(self._bootstrap):
             if peer.address == address and peer.connection is not None:
@@ -357,7 +362,7 @@ class Network:
         link = self._next_link
         self._next_link += 1
         peer.link = link
-        peer.open_by_ms = now_ms + self._options.connect_timeout_ms
+        peer.connect_deadline_ms = now_ms + self._options.connect_timeout_ms
         self._links[link] = peer
         self._effects.append(Open(link, peer.address.host, peer.address.port))
 
@@ -367,18 +372,18 @@ class Network:
         except UnsupportedVersion as error:
             request.finish(None, error, now_ms)
 
-    def _expire(self, peer: _Peer, now_ms: float) -> None:
+    def _check_deadlines(self, peer: _Peer, now_ms: float) -> None:
         connection = peer.connection
         if connection is not None:
             deadline = connection.next_deadline_ms()
             if deadline is not None and deadline <= now_ms:
-                # Responses arrive in order: an overdue one blocks all later ones.
+                # Responses arrive in order, so a late response delays all later ones.
                 first = min(connection.unfinished(), key=lambda each: each.deadline_ms)
-                what = f"no response in time to {_described(first.api_key)}"
-                self._end(peer, what, now_ms, failed=True)
+                what = f"no response in time to {_api_description(first.api_key)}"
+                self._disconnect(peer, what, now_ms, failed=True)
             return
-        if peer.link is not None and peer.open_by_ms <= now_ms:
-            self._end(peer, f"connecting to {peer.address} timed out", now_ms, failed=True)
+        if peer.link is not None and peer.connect_deadline_ms <= now_ms:
+            self._disconnect(peer, f"connecting to {peer.address} timed out", now_ms, failed=True)
             return
         overdue = [request for request in peer.waiting if request.deadline_ms <= now_ms]
         if overdue:
@@ -387,16 +392,16 @@ class Network:
             for request in overdue:
                 request.finish(None, Disconnected(reason), now_ms)
 
-    def _renew(self, peer: _Peer, now_ms: float) -> None:
-        """Close a connection before its session expires, when its requests have responses."""
+    def _close_before_expiry(self, peer: _Peer, now_ms: float) -> None:
+        """Close a connection before its login expires, when no request is in flight."""
         connection = peer.connection
-        if connection is None or peer.renew_at_ms > now_ms or connection.in_flight:
+        if connection is None or peer.close_at_ms > now_ms or connection.in_flight:
             return
         waiting, peer.waiting = peer.waiting, []
-        self._end(peer, "its session ends", now_ms, failed=False)
+        self._disconnect(peer, "its login will expire", now_ms, failed=False)
         peer.waiting = waiting
 
-    def _end(
+    def _disconnect(
         self,
         peer: _Peer,
         reason: str,
@@ -406,7 +411,7 @@ class Network:
         close: bool = True,
         cause: ClientError | None = None,
     ) -> None:
-        """End a peer's link, if any, and fail all its requests."""
+        """Close a peer's link, if any, and fail all its requests."""
         unfinished = peer.waiting
         if peer.connection is not None:
             unfinished = peer.connection.unfinished() + unfinished
@@ -415,7 +420,7 @@ class Network:
             if close:
                 self._effects.append(Close(peer.link))
         peer.link, peer.connection, peer.waiting = None, None, []
-        peer.renew_at_ms = math.inf
+        peer.close_at_ms = math.inf
         peer.reason = reason
         peer.rejection = cause if isinstance(cause, AuthenticationFailed) else None
         if failed:

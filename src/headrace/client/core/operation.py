@@ -1,8 +1,8 @@
 """Client calls as generators: each yields the request or the event that it waits for. Pure.
 
-An operation yields Ask, AskAll, Pause, Refresh or Wait, is resumed with the result, and returns its
-own result. The engine runs it; the client API only waits for its Outcome. So the asyncio client,
-the blocking one and tests with scripted brokers share the same code.
+An operation yields Send, SendAll, Pause, RefreshMetadata or Wait, is resumed with the result, and
+returns its own result. The engine runs the operation; the client API only waits for its Outcome. So
+the asyncio client, the blocking one and tests with scripted brokers share the same code.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,8 +21,8 @@ CONTROLLER = -1_000_002
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Send a request to a broker by id, to ANY, or to the CONTROLLER; resumes with the response."""
+class Send:
+    """Send a request to broker `node`, to ANY or to the CONTROLLER. Its result is the response."""
 
     node: int
     api_key: int
@@ -30,14 +30,14 @@ class Ask:
     timeout_ms: float | None = None
     version_max: int = 0x7FFF
     lane: int = 0
-    """Separate connections, for a request whose response can take long."""
+    """The lane of the request, see network.py. Lane 0 is shared."""
 
 
 @dataclass(frozen=True, slots=True)
-class AskAll:
-    """Send several requests simultaneously; resumes with a response or error for each."""
+class SendAll:
+    """Send several requests simultaneously. Its result is a list of responses and errors."""
 
-    asks: Sequence[Ask]
+    requests: Sequence[Send]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Refresh:
-    """Wait for metadata requested from now on; also include these topics from now on."""
+class RefreshMetadata:
+    """Wait for a new metadata response. This and all later requests also include these topics."""
 
     topics: tuple[str, ...] = ()
     create: bool = False
@@ -55,18 +55,18 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until an outcome is done, with a value or an error, or the time has passed."""
+    """Wait until an outcome is done, or the timeout has passed."""
 
     outcome: "Outcome[Any]"
     timeout_ms: float | None = None
 
 
-Step = Ask | AskAll | Pause | Refresh | Wait
+Step = Send | SendAll | Pause | RefreshMetadata | Wait
 Operation = Generator[Step, Any, T]
 
 
-class Session(Protocol):
-    """The engine, as an operation uses it."""
+class OperationEngine(Protocol):
+    """The engine: the attributes that an operation uses."""
 
     @property
     def cluster(self) -> Cluster: ...
@@ -76,7 +76,7 @@ class Session(Protocol):
     def random(self) -> Random: ...
     @property
     def now_ms(self) -> float:
-        """The time of the current input."""
+        """The time of the latest call of the driver."""
 
     def unreachable(self) -> ClientError | None:
         """The error if no broker responds; None if one does."""
@@ -85,7 +85,7 @@ class Session(Protocol):
         """Record why the running operation retries."""
 
     def forget_topic(self, topic: str) -> None:
-        """Do not include a topic in metadata requests any longer."""
+        """Remove a topic from all later metadata requests."""
 
 
 class Outcome(Generic[T]):
@@ -96,7 +96,7 @@ class Outcome(Generic[T]):
     def __init__(self) -> None:
         self.done = False
         self.abandoned = False
-        """Whether no caller waits for it."""
+        """Whether its caller has stopped waiting for it."""
         self._value: T | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Outcome[T]], None]] = []
@@ -134,23 +134,26 @@ class Outcome(Generic[T]):
             callback(self)
 
 
-def backoff_ms(session: Session, attempt: int) -> float:
-    """The pause after attempt number `attempt`, from 0: it increases, with 20 % jitter."""
-    options = session.options
+def backoff_ms(engine: OperationEngine, attempt: int) -> float:
+    """The pause after an attempt. The first attempt is 0. Pauses increase, with 20 % jitter."""
+    options = engine.options
     base = backoff(options.retry_backoff_ms, options.retry_backoff_ms_max, attempt + 1)
-    return base * (0.8 + 0.4 * session.random.random())
+    return base * (0.8 + 0.4 * engine.random.random())
 
 
 def retrying(
-    session: Session,
+    engine: OperationEngine,
     what: str,
     attempt: Callable[[], Operation[T]],
     timeout_ms: float | None = None,
 ) -> Operation[T]:
-    """Run attempts until one succeeds, one fails permanently, or the time has passed."""
+    """Repeat `attempt` until it succeeds, raises a permanent error, or the timeout has passed.
+
+    `what` is the subject of the error message, for example "listing topics".
+    """
     if timeout_ms is None:
-        timeout_ms = session.options.operation_timeout_ms
-    deadline_ms = session.now_ms + timeout_ms
+        timeout_ms = engine.options.operation_timeout_ms
+    deadline_ms = engine.now_ms + timeout_ms
     number = 0
     while True:
         try:
@@ -159,17 +162,17 @@ def retrying(
             if not error.retriable:
                 raise
             failure = error
-        session.note_retry(what, failure)
-        pause_ms = backoff_ms(session, number)
-        if session.now_ms + pause_ms >= deadline_ms:
-            unreachable = session.unreachable()
+        engine.note_retry(what, failure)
+        pause_ms = backoff_ms(engine, number)
+        if engine.now_ms + pause_ms >= deadline_ms:
+            unreachable = engine.unreachable()
             if unreachable is not None:
                 raise unreachable from failure
             raise TimedOut(f"{what} did not succeed in {timeout_ms:.0f} ms: {failure}") from failure
         yield Pause(pause_ms)
         if failure.stale_metadata:
             try:
-                yield Refresh()
+                yield RefreshMetadata()
             except ClientError as error:
                 # The next attempt gets the same error, and checks the deadline.
                 if not error.retriable:

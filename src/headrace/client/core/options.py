@@ -8,6 +8,8 @@ from headrace.client.member.assignors import ASSIGNORS, COOPERATIVE_STICKY, RANG
 from headrace.model.sasl import MECHANISMS, PLAIN, SCRAM_SHA_256
 
 DEFAULT_PORT = 9092
+POLL_RECORDS_MAX = 1_000
+"""The default limit for the records that one `poll` returns."""
 Acks = Literal["all", 0, 1]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -223,7 +225,7 @@ class GroupOptions:
 
 
 class SecuritySettings(TypedDict, total=False):
-    """The fields of ClientOptions that authenticate and encrypt, as keyword arguments."""
+    """The security fields of ClientOptions, as keyword arguments."""
 
     sasl_username: str
     sasl_password: str
@@ -294,7 +296,10 @@ class GroupSettings(ConsumerSettings, total=False):
 
 
 def group_options(settings: GroupSettings) -> tuple[GroupOptions, ConsumerOptions]:
-    """Settings of the member and of its fetches. An invalid offset is reset as a missing one."""
+    """Split the settings of a member and of its fetches.
+
+    By default, an offset that is out of range is reset like a missing one (auto_offset_reset).
+    """
     given: dict[str, Any] = dict(settings)
     names = {each.name for each in fields(GroupOptions)}
     options = GroupOptions(**{name: given.pop(name) for name in names & given.keys()})
@@ -304,7 +309,7 @@ def group_options(settings: GroupSettings) -> tuple[GroupOptions, ConsumerOption
 
 
 def producer_options(settings: ProducerSettings) -> ProducerOptions:
-    """Settings of a producer, idempotent by default if acks is "all"."""
+    """Convert settings of a producer. By default, it is idempotent if acks is "all"."""
     if settings.get("acks", "all") != "all":
         settings = {"idempotent": False, **settings}
     return ProducerOptions(**settings)

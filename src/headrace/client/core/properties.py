@@ -1,7 +1,7 @@
-"""Security settings of a client, with the names of Kafka's clients: security.protocol and others.
+"""Reads the security settings of a client (security.protocol, sasl.* and ssl.*) from properties.
 
-Reads the properties file and the files that it names. The command line, the Spark data source and
-pipelines use it; programs can, with `load_properties`.
+Reads a properties file, and the key and certificate files that it names. The command line, the
+Spark data source, pipelines and `load_properties` use this module.
 """
 
 import re
@@ -39,7 +39,7 @@ _JAAS = re.compile(r'\b(username|password|tokenauth)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
 class InvalidProperties(ValueError):
-    """Properties that a client cannot honour; the text is a sentence without its end."""
+    """The properties are invalid or not supported. The message has no full stop."""
 
 
 def load_properties(path: str) -> SecuritySettings:
@@ -82,8 +82,8 @@ def _login(properties: Mapping[str, str]) -> SecuritySettings:
             f"sasl.mechanism is {mechanism}, which is not supported. Use {', '.join(MECHANISMS)}"
         )
     in_jaas = dict(_JAAS.findall(properties.get("sasl.jaas.config", "")))
-    user = properties.get("sasl.username") or _plain(in_jaas.get("username", ""))
-    password = properties.get("sasl.password") or _plain(in_jaas.get("password", ""))
+    user = properties.get("sasl.username") or _unescaped(in_jaas.get("username", ""))
+    password = properties.get("sasl.password") or _unescaped(in_jaas.get("password", ""))
     if not user or not password:
         raise InvalidProperties(
             "sasl.username or sasl.password is missing. Set both, or sasl.jaas.config"
@@ -98,8 +98,8 @@ def _login(properties: Mapping[str, str]) -> SecuritySettings:
     return settings
 
 
-def _plain(text: str) -> str:
-    """A value of a JAAS line without its escapes."""
+def _unescaped(text: str) -> str:
+    """A value of sasl.jaas.config without its escapes."""
     return re.sub(r"\\(.)", r"\1", text)
 
 

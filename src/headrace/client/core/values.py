@@ -1,4 +1,4 @@
-"""The values that the client takes and returns. Pure."""
+"""The types of arguments and results of the client. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,12 +30,12 @@ class RecordMetadata(NamedTuple):
     topic: str
     partition: int
     offset: int
-    """-1 if the broker did not respond (acks=0), or no longer knows it (a very late retry)."""
+    """-1 if unknown: with acks=0, or if the broker no longer has the offset of a late retry."""
     timestamp_ms: int
 
 
 class AtTime(NamedTuple):
-    """The first record whose timestamp is at or after this one."""
+    """The offset of the first record whose timestamp is at or after this one."""
 
     timestamp_ms: int
 
@@ -60,7 +60,7 @@ class Node:
 class PartitionInfo:
     index: int
     leader: int
-    """-1 if there is none."""
+    """-1 if the partition has no leader."""
     leader_epoch: int = -1
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class ReplicaInfo:
     """The replicas of a partition: its leader, ISR, eligible and offline replicas."""
 
     leader: int
-    """-1 if there is none."""
+    """-1 if the partition has no leader."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     eligible: tuple[int, ...]
@@ -116,14 +116,14 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 uses the default of the cluster."""
+    """A topic to create. -1 means the default of the cluster."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
     assignment: Mapping[int, Sequence[int]] | None = None
-    """Brokers by partition, instead of the two numbers."""
+    """The replicas of each partition. If it is set, the two numbers are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class ConfigEntry:
     is_sensitive: bool = False
     documentation: str | None = None
     synonyms: tuple[tuple[str, str | None, str], ...] = ()
-    """Name, value and source of all candidates for the value, strongest first."""
+    """Name, value and source of each setting that defines the value, by precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +223,13 @@ class QuotaInfo:
     """The limits of an entity: a user, a client id, both, or an IP address."""
 
     entity: Mapping[str, str | None]
-    """Names by type: "user", "client-id", "ip". None is for all names without their own quota."""
+    """Names by type: "user", "client-id", "ip". None means all names without their own quota."""
     limits: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer that a partition's leader knows."""
+    """A producer whose sequence numbers a partition's leader stores."""
 
     producer_id: int
     producer_epoch: int

@@ -1,8 +1,8 @@
-"""The records of one fetch response, without control batches and aborted transactions. Pure.
+"""The records of one partition in a fetch response. Pure.
 
-1. Positions advance over complete batches, even if some records are hidden. So compaction gaps,
-   control batches and aborted transactions never stop a reader.
-2. Under read_committed, records of aborted transactions are hidden.
+1. After a chunk, the position is behind its last complete batch, even if its records are not
+   returned. So compaction gaps, control batches and aborted transactions never stop a consumer.
+2. With read_committed, records of aborted transactions are not returned.
 """
 
 from collections.abc import Iterator
@@ -55,13 +55,13 @@ class Chunk:
         return self.end - self.start
 
     def batches(self, check_crc: bool = True) -> Iterator[Batch]:
-        """Yield the visible batches, without control batches and aborted transactions."""
-        waiting = sorted(self.aborted or (), key=lambda entry: entry[1], reverse=True)
+        """Yield the batches, without control batches and aborted transactions."""
+        upcoming = sorted(self.aborted or (), key=lambda entry: entry[1], reverse=True)
         aborted: set[int] = set()
         try:
             for batch in read_batches(self.data, self.start, self.end, check_crc):
-                while waiting and waiting[-1][1] <= batch.last_offset():
-                    aborted.add(waiting.pop()[0])
+                while upcoming and upcoming[-1][1] <= batch.last_offset():
+                    aborted.add(upcoming.pop()[0])
                 if batch.is_control():
                     if control_type(batch) == CONTROL_ABORT:
                         aborted.discard(int(batch.producer_id))
@@ -71,11 +71,11 @@ class Chunk:
             raise corrupt(self.partition, error) from error
 
     def records(self, check_crc: bool = True) -> Iterator[list[Record]]:
-        """Yield the visible records, batch by batch."""
+        """Yield the records of each batch, without those before `offset`."""
         return (records for _, records in self.records_by_epoch(check_crc))
 
     def records_by_epoch(self, check_crc: bool = True) -> Iterator[tuple[int, list[Record]]]:
-        """The same, with the leader epoch of each batch."""
+        """The same as `records`, with the leader epoch of each batch."""
         topic, partition = self.partition
         first = self.offset
         for batch in self.batches(check_crc):
@@ -83,7 +83,7 @@ class Chunk:
                 stored = read_records(batch)
             except ApiError as error:
                 raise corrupt(self.partition, error) from error
-            shown = [
+            visible = [
                 Record(
                     topic,
                     partition,
@@ -97,7 +97,7 @@ class Chunk:
                 for record in stored
                 if record.offset >= first
             ]
-            yield int(batch.leader_epoch), shown
+            yield int(batch.leader_epoch), visible
 
 
 def corrupt(partition: TopicPartition, error: ApiError) -> RequestFailed:

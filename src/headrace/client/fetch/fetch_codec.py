@@ -1,7 +1,7 @@
 """The client's codec of Fetch, versions 4 to 18. Pure.
 
-The records of a response are not copied: a result has their range in the frame. Fetches do not use
-fetch sessions. Property tests compare both directions with kio.
+The records of a response are not copied: a result contains their range in the received bytes. Fetch
+sessions are not used. Property tests compare encoding and decoding with kio.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,13 @@
-"""The consumer: sends Fetch requests for positions and returns chunks of records. Pure.
+"""The consumer: sends Fetch requests, buffers their responses and returns records. Pure.
 
-1. The records of a partition are returned in order, from its position on, each once between two
-   seeks.
-2. Each leader has at most one fetch in flight, for all its partitions that are read. If one of them
-   has its maximum buffered, the leader is not asked, so that the long poll of an idle partition
-   never delays a busy one. A leader can name a replica to read from instead (KIP-392). After any
-   error of that replica, the leader is used again.
-3. The buffer is limited to buffer_bytes_max, plus one response.
+1. The records of a partition are returned in order, starting at its position, and each once until
+   the next seek.
+2. At most one Fetch request per broker is in flight. It contains all partitions that are read from
+   this broker. While the buffer of one of them is full, no request is sent. Otherwise, the request
+   would omit this partition, and could wait for new records of the other ones.
+3. A leader can request that a partition is read from a follower (KIP-392). After an error of the
+   follower, the partition is read from the leader again.
+4. The buffers of all partitions together contain at most buffer_bytes_max plus one response.
 """
 
 from collections import deque
@@ -22,12 +23,12 @@ from headrace.client.core.errors import (
     error_code,
     request_failed,
 )
-from headrace.client.core.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.core.lookups import EARLIEST, LATEST, list_offsets
+from headrace.client.core.machine import MachineEngine
 from headrace.client.core.operation import Outcome
 from headrace.client.core.options import ConsumerOptions
-from headrace.client.core.ports import Port
 from headrace.client.core.values import ListedOffset, Record
-from headrace.client.core.waiting import Waiting
+from headrace.client.core.wait_reports import WaitReason
 from headrace.client.fetch.chunks import Chunk
 from headrace.client.fetch.fetch_codec import (
     FetchLimits,
@@ -38,27 +39,27 @@ from headrace.client.fetch.fetch_codec import (
     decode_fetch,
     encode_fetch,
 )
-from headrace.client.fetch.partition_cursor import Reading
+from headrace.client.fetch.partition_cursor import PartitionCursor
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import FETCH
 
-_LEADERLESS_PAUSE_MS = 200.0
+_NO_LEADER_PAUSE_MS = 200.0
 
 
 class FetchMachine:
     def __init__(
-        self, port: Port, options: ConsumerOptions, *, waits_for_topics: bool = False
+        self, engine: MachineEngine, options: ConsumerOptions, *, waits_for_topics: bool = False
     ) -> None:
         self.options = options
         self._waits_for_topics = waits_for_topics
-        """Whether a deleted topic is not an error: in a group, others choose the topics."""
-        self._port = port
-        self._lane = port.open_lane()
-        self._readings: dict[TopicPartition, Reading] = {}
+        """Whether a deleted topic is not an error, because the group selects the topics."""
+        self._engine = engine
+        self._lane = engine.open_lane()
+        self._cursors: dict[TopicPartition, PartitionCursor] = {}
         self._open_fetches: set[int] = set()
         self._errors: deque[ClientError] = deque()
-        self._waiting: list[Outcome[None]] = []
+        self._ready_outcomes: list[Outcome[None]] = []
         self._buffered = 0
         self._closed = False
         self._wakeup_ms: float | None = None
@@ -67,7 +68,7 @@ class FetchMachine:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        return tuple(self._readings)
+        return tuple(self._cursors)
 
     def assign(
         self,
@@ -79,76 +80,78 @@ class FetchMachine:
         No records at or after the `until` offset of a partition are fetched.
         """
         ends = until or {}
-        for partition in list(self._readings):
+        for partition in list(self._cursors):
             if partition not in positions:
-                self._buffered -= self._readings.pop(partition).buffered
+                self._buffered -= self._cursors.pop(partition).buffered
         for partition, offset in positions.items():
-            if partition in self._readings:
-                self._readings[partition].until = ends.get(partition)
+            if partition in self._cursors:
+                self._cursors[partition].until = ends.get(partition)
                 self.seek(partition, offset)
             else:
-                self._readings[partition] = Reading(partition, offset, ends.get(partition))
+                self._cursors[partition] = PartitionCursor(partition, offset, ends.get(partition))
 
     def add(self, partition: TopicPartition, offset: int) -> None:
-        """Also read this partition, from this offset on."""
-        self._readings[partition] = Reading(partition, offset, None)
+        """Read another partition, starting at this offset."""
+        self._cursors[partition] = PartitionCursor(partition, offset, None)
 
     def unassign(self, partition: TopicPartition) -> None:
-        reading = self._readings.pop(partition, None)
-        if reading is not None:
-            self._buffered -= reading.buffered
+        cursor = self._cursors.pop(partition, None)
+        if cursor is not None:
+            self._buffered -= cursor.buffered
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        reading = self._readings[partition]
-        self._buffered -= reading.buffered
-        reading.seek(offset)
+        cursor = self._cursors[partition]
+        self._buffered -= cursor.buffered
+        cursor.seek(offset)
 
     def position(self, partition: TopicPartition) -> int:
         """The offset of the next record."""
-        return self._readings[partition].position
+        return self._cursors[partition].position
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
         """The leader epoch of the last record read before an offset, or -1."""
-        return self._readings[partition].epoch_before(offset)
+        return self._cursors[partition].epoch_before(offset)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The end of the readable records, from the last fetch; -1 before the first."""
-        reading = self._readings[partition]
+        """The end of the readable records in the last response; -1 before the first response."""
+        cursor = self._cursors[partition]
         if self.options.isolation == "read_committed":
-            return reading.last_stable_offset
-        return reading.high_watermark
+            return cursor.last_stable_offset
+        return cursor.high_watermark
 
     def pause(self, partition: TopicPartition) -> None:
-        self._readings[partition].paused = True
+        self._cursors[partition].is_paused = True
 
     def resume(self, partition: TopicPartition) -> None:
-        self._readings[partition].paused = False
+        self._cursors[partition].is_paused = False
 
     def ready(self) -> Outcome[None]:
-        """Done when records or an error can be taken."""
+        """An outcome that is done when records or an error can be taken."""
         outcome: Outcome[None] = Outcome()
         if (
             self._errors
             or self._closed
-            or any(reading.has_data() for reading in self._readings.values())
+            or any(cursor.has_data() for cursor in self._cursors.values())
         ):
             outcome.succeed(None)
         else:
-            self._waiting = [
-                waiting for waiting in self._waiting if not (waiting.done or waiting.abandoned)
+            self._ready_outcomes = [
+                waiting
+                for waiting in self._ready_outcomes
+                if not (waiting.done or waiting.abandoned)
             ]
-            self._waiting.append(outcome)
+            self._ready_outcomes.append(outcome)
         return outcome
 
     def take_chunk(self) -> Chunk | None:
-        """The next chunk of undecoded batches, for callers with their own decoder."""
+        """The next chunk, for programs that decode batches themselves."""
         self._raise_error()
-        for reading in list(self._readings.values()):
-            if reading.paused or not reading.chunks:
+        for cursor in list(self._cursors.values()):
+            if cursor.is_paused or not cursor.chunks:
                 continue
-            chunk = self._pop_chunk(reading)
-            reading.position = chunk.next_offset
-            self._to_the_end(reading)
+            chunk = self._pop_chunk(cursor)
+            cursor.position = chunk.next_offset
+            self._move_to_end(cursor)
             return chunk
         return None
 
@@ -156,24 +159,24 @@ class FetchMachine:
         """Up to `count_max` records, in order within each partition; empty if none are buffered."""
         self._raise_error()
         taken: list[Record] = []
-        for reading in list(self._readings.values()):
-            if reading.paused:
+        for cursor in list(self._cursors.values()):
+            if cursor.is_paused:
                 continue
-            self._take_from(reading, taken, count_max)
+            self._take_from(cursor, taken, count_max)
             if len(taken) >= count_max:
                 break
             if taken:
-                self._to_the_end(reading)
+                self._move_to_end(cursor)
         return taken
 
-    def show(self, error: ClientError) -> None:
-        """Raise this error in the next take."""
+    def raise_later(self, error: ClientError) -> None:
+        """Raise this error in the next call of `take_records` or `take_chunk`."""
         self._errors.append(error)
-        self.announce()
+        self.wake_waiters()
 
-    def announce(self) -> None:
+    def wake_waiters(self) -> None:
         """Complete all outcomes of `ready`."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._ready_outcomes = self._ready_outcomes, []
         for outcome in waiting:
             if not outcome.done:
                 outcome.succeed(None)
@@ -181,38 +184,38 @@ class FetchMachine:
     # Calls of the engine.
 
     def poll(self, now_ms: float) -> None:
-        """Send a fetch to each leader that has none in flight."""
+        """Send a Fetch request to each broker that has none in flight."""
         self._wakeup_ms = None
         if self._closed or self._buffered >= self.options.buffer_bytes_max:
             return
-        by_leader: dict[int, list[Reading]] = {}
+        by_leader: dict[int, list[PartitionCursor]] = {}
         full: set[int] = set()
-        for reading in self._readings.values():
-            leader = self._leader_to_ask(reading, now_ms)
+        for cursor in self._cursors.values():
+            leader = self._node_to_fetch_from(cursor, now_ms)
             if leader is None:
                 continue
-            if reading.buffered >= self.options.partition_bytes_max:
+            if cursor.buffered >= self.options.partition_bytes_max:
                 full.add(leader)
-            by_leader.setdefault(leader, []).append(reading)
-        for leader, readings in by_leader.items():
+            by_leader.setdefault(leader, []).append(cursor)
+        for leader, cursors in by_leader.items():
             if leader not in full:
-                self._fetch(leader, readings, now_ms)
+                self._fetch(leader, cursors, now_ms)
 
     def next_wakeup_ms(self) -> float | None:
         return self._wakeup_ms
 
     def close(self, error: ClientError, now_ms: float) -> None:
         self._closed = True
-        self._port.close_lane(self._lane)
-        self._readings.clear()
+        self._engine.close_lane(self._lane)
+        self._cursors.clear()
         self._errors.append(error)
-        self.announce()
+        self.wake_waiters()
 
-    def retry_cause(self) -> Waiting | None:
-        for reading in self._readings.values():
-            if reading.backoff.reason and not reading.paused:
-                reason = f"cannot read {reading.partition}: {reading.backoff.reason}"
-                return Waiting(reading.backoff.since_ms, reason)
+    def retry_cause(self) -> WaitReason | None:
+        for cursor in self._cursors.values():
+            if cursor.backoff.reason and not cursor.is_paused:
+                reason = f"cannot read {cursor.partition}: {cursor.backoff.reason}"
+                return WaitReason(cursor.backoff.since_ms, reason)
         return None
 
     def _wake(self, at_ms: float) -> None:
@@ -221,47 +224,47 @@ class FetchMachine:
 
     # Fetching.
 
-    def _leader_to_ask(self, reading: Reading, now_ms: float) -> int | None:
-        if reading.paused or reading.resetting:
+    def _node_to_fetch_from(self, cursor: PartitionCursor, now_ms: float) -> int | None:
+        if cursor.is_paused or cursor.is_resetting:
             return None
-        if reading.until is not None and reading.fetch_offset >= reading.until:
+        if cursor.until is not None and cursor.fetch_offset >= cursor.until:
             return None
-        if not reading.backoff.is_over(self._port.cluster, *reading.partition, now_ms):
-            self._wake(reading.backoff.next_ms(now_ms))
+        if not cursor.backoff.is_over(self._engine.cluster, *cursor.partition, now_ms):
+            self._wake(cursor.backoff.next_ms(now_ms))
             return None
-        leader = reading.node_to_ask(self._port.cluster, now_ms)
+        leader = cursor.node_to_read(self._engine.cluster, now_ms)
         if leader is None:
-            self._port.want_metadata()
-            reading.backoff.no_leader(now_ms, now_ms + _LEADERLESS_PAUSE_MS)
-            self._check_absent(reading, now_ms)
-            self._wake(reading.backoff.at_ms)
+            self._engine.request_metadata()
+            cursor.backoff.no_leader(now_ms, now_ms + _NO_LEADER_PAUSE_MS)
+            self._check_absent(cursor, now_ms)
+            self._wake(cursor.backoff.retry_at_ms)
             return None
-        reading.absent_since_ms = None
+        cursor.absent_since_ms = None
         return leader if leader not in self._open_fetches else None
 
-    def _check_absent(self, reading: Reading, now_ms: float) -> None:
-        """Raise an error if metadata lacks a topic for topic_absent_ms."""
-        code = self._port.cluster.topic_errors.get(reading.partition.topic)
+    def _check_absent(self, cursor: PartitionCursor, now_ms: float) -> None:
+        """Report an error if the topic has been missing from metadata for topic_absent_ms."""
+        code = self._engine.cluster.topic_errors.get(cursor.partition.topic)
         if code is None or self._waits_for_topics:
             return
-        if reading.absent_since_ms is None:
-            reading.absent_since_ms = now_ms
-        elif now_ms - reading.absent_since_ms >= self._port.options.topic_absent_ms:
-            topic = reading.partition.topic
-            self._stop(reading, request_failed(code, f"the topic {topic!r} was deleted"))
+        if cursor.absent_since_ms is None:
+            cursor.absent_since_ms = now_ms
+        elif now_ms - cursor.absent_since_ms >= self._engine.options.topic_absent_ms:
+            topic = cursor.partition.topic
+            self._stop(cursor, request_failed(code, f"the topic {topic!r} was deleted"))
 
-    def _fetch(self, leader: int, readings: list[Reading], now_ms: float) -> None:
+    def _fetch(self, leader: int, cursors: list[PartitionCursor], now_ms: float) -> None:
         options = self.options
-        cluster = self._port.cluster
-        requested: dict[tuple[str, int], tuple[Reading, int]] = {}
+        cluster = self._engine.cluster
+        requested: dict[tuple[str, int], tuple[PartitionCursor, int]] = {}
         parts: dict[str, list[PartitionFetch]] = {}
-        for reading in readings:
-            topic, index = reading.partition
+        for cursor in cursors:
+            topic, index = cursor.partition
             info = cluster.partition(topic, index)
             epoch = info.leader_epoch if info is not None else -1
-            part = PartitionFetch(index, reading.fetch_offset, options.partition_bytes_max, epoch)
+            part = PartitionFetch(index, cursor.fetch_offset, options.partition_bytes_max, epoch)
             parts.setdefault(topic, []).append(part)
-            requested[(topic, index)] = (reading, reading.fetch_offset)
+            requested[(topic, index)] = (cursor, cursor.fetch_offset)
         topics = [TopicFetch(name, cluster.topic_id(name), part) for name, part in parts.items()]
         names = {topic.topic_id: topic.name for topic in topics}
         limits = FetchLimits(
@@ -276,134 +279,134 @@ class FetchMachine:
             FETCH,
             lambda version: [encode_fetch(version, limits, topics)],
             decode_fetch,
-            lambda reply, error, now_ms: self._answered(
-                leader, requested, names, reply, error, now_ms
+            lambda response, error, now_ms: self._response_received(
+                leader, requested, names, response, error, now_ms
             ),
-            now_ms + options.wait_ms_max + self._port.options.request_timeout_ms,
+            now_ms + options.wait_ms_max + self._engine.options.request_timeout_ms,
             version_max=0x7FFF if all(topic.topic_id is not None for topic in topics) else 12,
         )
-        self._port.send(leader, request, self._lane)
+        self._engine.send(leader, request, self._lane)
 
-    def _answered(
+    def _response_received(
         self,
         leader: int,
-        requested: dict[tuple[str, int], tuple[Reading, int]],
+        requested: dict[tuple[str, int], tuple[PartitionCursor, int]],
         names: dict[UUID | None, str],
-        reply: FetchResponse | None,
+        response: FetchResponse | None,
         error: ClientError | None,
         now_ms: float,
     ) -> None:
         self._open_fetches.discard(leader)
         if self._closed:
             return
-        if error is None and reply is not None and reply.error_code:
-            error = request_failed(reply.error_code)
-        if error is not None or reply is None:
-            for reading, offset in requested.values():
-                if self._is_current(reading, offset):
-                    self._failed(reading, error or ClientClosed(), now_ms)
+        if error is None and response is not None and response.error_code:
+            error = request_failed(response.error_code)
+        if error is not None or response is None:
+            for cursor, offset in requested.values():
+                if self._is_current(cursor, offset):
+                    self._failed(cursor, error or ClientClosed(), now_ms)
             return
-        for result in reply.results:
+        for result in response.results:
             topic = names.get(result.topic, "") if isinstance(result.topic, UUID) else result.topic
-            question = requested.get((topic, result.partition))
-            # After a seek, the response does not match the position.
-            if question is not None and self._is_current(*question):
-                self._take_result(question[0], result, now_ms)
+            expected = requested.get((topic, result.partition))
+            # Ignore responses to requests that were sent before a seek.
+            if expected is not None and self._is_current(*expected):
+                self._take_result(expected[0], result, now_ms)
 
-    def _is_current(self, reading: Reading, offset: int) -> bool:
-        same = self._readings.get(reading.partition) is reading
-        return same and not reading.resetting and reading.fetch_offset == offset
+    def _is_current(self, cursor: PartitionCursor, offset: int) -> bool:
+        same = self._cursors.get(cursor.partition) is cursor
+        return same and not cursor.is_resetting and cursor.fetch_offset == offset
 
-    def _take_result(self, reading: Reading, result: FetchResult, now_ms: float) -> None:
+    def _take_result(self, cursor: PartitionCursor, result: FetchResult, now_ms: float) -> None:
         if result.leader is not None:
-            self._port.cluster.moved(*reading.partition, *result.leader)
+            self._engine.cluster.apply_new_leader(*cursor.partition, *result.leader)
         if result.error_code:
             code = error_code(result.error_code)
-            if code == ErrorCode.OFFSET_OUT_OF_RANGE and reading.replica is None:
-                self._out_of_range(reading)
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE and cursor.replica is None:
+                self._out_of_range(cursor)
             else:
-                what = f"fetching {reading.partition} failed ({code.name})"
-                self._failed(reading, request_failed(result.error_code, what), now_ms)
+                what = f"fetching {cursor.partition} failed ({code.name})"
+                self._failed(cursor, request_failed(result.error_code, what), now_ms)
             return
-        reading.backoff.clear()
+        cursor.backoff.clear()
         if result.preferred_replica >= 0:
-            reading.replica = result.preferred_replica
-            reading.replica_until_ms = now_ms + self._port.options.metadata_age_ms_max
-        reading.high_watermark = result.high_watermark
-        reading.last_stable_offset = result.last_stable_offset
-        reading.log_start_offset = result.log_start_offset
+            cursor.replica = result.preferred_replica
+            cursor.replica_until_ms = now_ms + self._engine.options.metadata_age_ms_max
+        cursor.high_watermark = result.high_watermark
+        cursor.last_stable_offset = result.last_stable_offset
+        cursor.log_start_offset = result.log_start_offset
         committed = self.options.isolation == "read_committed"
         try:
             chunk = Chunk(
-                reading.partition,
-                reading.fetch_offset,
+                cursor.partition,
+                cursor.fetch_offset,
                 result.data,
                 result.start,
                 result.end,
                 result.aborted if committed else None,
             )
         except RequestFailed as error:
-            self._stop(reading, error)
+            self._stop(cursor, error)
             return
         if chunk.size == 0:
             return
-        reading.chunks.append(chunk)
-        reading.fetch_offset = chunk.next_offset
-        reading.buffered += chunk.size
+        cursor.chunks.append(chunk)
+        cursor.fetch_offset = chunk.next_offset
+        cursor.buffered += chunk.size
         self._buffered += chunk.size
-        self.announce()
+        self.wake_waiters()
 
     # Errors.
 
-    def _failed(self, reading: Reading, error: ClientError, now_ms: float) -> None:
+    def _failed(self, cursor: PartitionCursor, error: ClientError, now_ms: float) -> None:
         if error.stale_metadata:
-            self._port.want_metadata()
-        options = self._port.options
-        if reading.replica is not None:
-            reading.replica = None
-            reading.backoff.pause(now_ms + options.retry_backoff_ms)
+            self._engine.request_metadata()
+        options = self._engine.options
+        if cursor.replica is not None:
+            cursor.replica = None
+            cursor.backoff.pause(now_ms + options.retry_backoff_ms)
             return
         if not error.retriable:
-            self._stop(reading, error)
+            self._stop(cursor, error)
             return
         pause_ms = min(
-            options.retry_backoff_ms * 2.0 ** min(reading.backoff.failures, 10),
+            options.retry_backoff_ms * 2.0 ** min(cursor.backoff.failures, 10),
             options.retry_backoff_ms_max,
         )
-        reading.backoff.failed(
-            self._port.cluster, *reading.partition, error, now_ms, now_ms + pause_ms
+        cursor.backoff.failed(
+            self._engine.cluster, *cursor.partition, error, now_ms, now_ms + pause_ms
         )
 
-    def _stop(self, reading: Reading, error: ClientError) -> None:
-        """Raise an error in the next take, and do not fetch the partition until a seek."""
-        reading.backoff.stop()
+    def _stop(self, cursor: PartitionCursor, error: ClientError) -> None:
+        """Raise an error in the next take. The partition is not fetched until a seek."""
+        cursor.backoff.stop()
         if isinstance(error, RequestFailed):
-            error.partition = reading.partition
-        self.show(error)
+            error.partition = cursor.partition
+        self.raise_later(error)
 
-    def _out_of_range(self, reading: Reading) -> None:
-        partition, offset = reading.partition, reading.fetch_offset
+    def _out_of_range(self, cursor: PartitionCursor) -> None:
+        partition, offset = cursor.partition, cursor.fetch_offset
         policy = self.options.out_of_range
         if policy == "error":
             code = ErrorCode.OFFSET_OUT_OF_RANGE
-            self._stop(reading, request_failed(code, f"{partition} has no offset {offset}"))
+            self._stop(cursor, request_failed(code, f"{partition} has no offset {offset}"))
             return
-        reading.resetting = True
+        cursor.is_resetting = True
         at = EARLIEST if policy == "earliest" else LATEST
         committed = self.options.isolation == "read_committed"
-        operation = list_offsets(self._port, {partition: at}, read_committed=committed)
+        operation = list_offsets(self._engine, {partition: at}, read_committed=committed)
 
         def reset(outcome: Outcome[dict[TopicPartition, ListedOffset]]) -> None:
-            if self._readings.get(partition) is not reading or not reading.resetting:
+            if self._cursors.get(partition) is not cursor or not cursor.is_resetting:
                 return
-            reading.resetting = False
+            cursor.is_resetting = False
             if outcome.error is None:
-                self._buffered -= reading.buffered
-                reading.seek(outcome.result()[partition].offset)
+                self._buffered -= cursor.buffered
+                cursor.seek(outcome.result()[partition].offset)
             elif isinstance(outcome.error, ClientError):
-                self._stop(reading, outcome.error)
+                self._stop(cursor, outcome.error)
 
-        self._port.start(operation).on_done(reset)
+        self._engine.start(operation).on_done(reset)
 
     def _raise_error(self) -> None:
         if self._errors:
@@ -414,49 +417,49 @@ class FetchMachine:
 
     # Taking.
 
-    def _to_the_end(self, reading: Reading) -> None:
-        """Take from, and fetch, other partitions before this one."""
-        self._readings[reading.partition] = self._readings.pop(reading.partition)
+    def _move_to_end(self, cursor: PartitionCursor) -> None:
+        """Take records of all other partitions before the next ones of this partition."""
+        self._cursors[cursor.partition] = self._cursors.pop(cursor.partition)
 
-    def _pop_chunk(self, reading: Reading) -> Chunk:
-        chunk = reading.chunks.popleft()
-        reading.buffered -= chunk.size
+    def _pop_chunk(self, cursor: PartitionCursor) -> Chunk:
+        chunk = cursor.chunks.popleft()
+        cursor.buffered -= chunk.size
         self._buffered -= chunk.size
         return chunk
 
-    def _take_from(self, reading: Reading, taken: list[Record], count_max: int) -> None:
+    def _take_from(self, cursor: PartitionCursor, taken: list[Record], count_max: int) -> None:
         while len(taken) < count_max:
-            if reading.pending:
-                room = count_max - len(taken)
-                if len(reading.pending) <= room:
-                    part, reading.pending = reading.pending, []
+            if cursor.pending:
+                count = count_max - len(taken)
+                if len(cursor.pending) <= count:
+                    part, cursor.pending = cursor.pending, []
                     part.reverse()
                 else:
-                    part = [reading.pending.pop() for _ in range(room)]
+                    part = [cursor.pending.pop() for _ in range(count)]
                 taken += part
-                reading.position = part[-1].offset + 1
-            elif reading.current is not None:
-                self._decode_next(reading)
-            elif reading.chunks:
-                chunk = self._pop_chunk(reading)
-                reading.current = (chunk, chunk.records_by_epoch(self.options.check_crcs))
+                cursor.position = part[-1].offset + 1
+            elif cursor.current is not None:
+                self._decode_next(cursor)
+            elif cursor.chunks:
+                chunk = self._pop_chunk(cursor)
+                cursor.current = (chunk, chunk.records_by_epoch(self.options.check_crcs))
             else:
                 return
 
-    def _decode_next(self, reading: Reading) -> None:
-        assert reading.current is not None
-        chunk, batches = reading.current
+    def _decode_next(self, cursor: PartitionCursor) -> None:
+        assert cursor.current is not None
+        chunk, batches = cursor.current
         try:
             batch = next(batches, None)
         except RequestFailed as error:
-            self._stop(reading, error)
-            reading.current = None
-            reading.chunks.clear()
-            self._buffered -= reading.buffered
-            reading.buffered = 0
+            self._stop(cursor, error)
+            cursor.current = None
+            cursor.chunks.clear()
+            self._buffered -= cursor.buffered
+            cursor.buffered = 0
             return
         if batch is None:
-            reading.current = None
-            reading.position = chunk.next_offset
+            cursor.current = None
+            cursor.position = chunk.next_offset
         else:
-            reading.decoded(*batch)
+            cursor.decoded(*batch)

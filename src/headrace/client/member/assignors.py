@@ -11,7 +11,7 @@ from headrace.client.member.subscriptions import Subscription
 from headrace.model.topics import TopicPartition
 
 Members = Mapping[str, Subscription]
-"""By member id, in the order in which partitions are assigned."""
+"""The subscriptions by member id, in the order in which members get partitions."""
 Assignment = dict[str, list[TopicPartition]]
 Assignor = Callable[[Members, Mapping[str, int]], Assignment]
 """Takes the members, and the number of partitions per topic."""
@@ -22,31 +22,36 @@ COOPERATIVE_STICKY = "cooperative-sticky"
 
 
 def assign_range(members: Members, partitions: Mapping[str, int]) -> Assignment:
-    """Assign adjacent partitions per topic, so that equal keys of two topics go to one member."""
+    """Assign a range of each topic's partitions to each member.
+
+    So partitions with the same number of two topics are assigned to the same member.
+    """
     assignment: Assignment = {member: [] for member in members}
     for topic in sorted(partitions):
-        readers = [member for member, wish in members.items() if topic in wish.topics]
-        if not readers:
+        subscribers = [
+            member for member, subscription in members.items() if topic in subscription.topics
+        ]
+        if not subscribers:
             continue
-        share, rest = divmod(partitions[topic], len(readers))
-        at = 0
-        for number, reader in enumerate(readers):
+        share, rest = divmod(partitions[topic], len(subscribers))
+        first = 0
+        for number, subscriber in enumerate(subscribers):
             size = share + (number < rest)
-            assignment[reader] += [TopicPartition(topic, at + step) for step in range(size)]
-            at += size
+            assignment[subscriber] += [TopicPartition(topic, first + step) for step in range(size)]
+            first += size
     return assignment
 
 
 def assign_round_robin(members: Members, partitions: Mapping[str, int]) -> Assignment:
-    """Assign partitions in turn, over all topics."""
+    """Assign the partitions of all topics to the members in turn."""
     assignment: Assignment = {member: [] for member in members}
     order = list(members)
-    turn = 0
+    position = 0
     for partition in _subscribed_partitions(members, partitions):
-        while partition.topic not in members[order[turn % len(order)]].topics:
-            turn += 1
-        assignment[order[turn % len(order)]].append(partition)
-        turn += 1
+        while partition.topic not in members[order[position % len(order)]].topics:
+            position += 1
+        assignment[order[position % len(order)]].append(partition)
+        position += 1
     return assignment
 
 
@@ -58,11 +63,17 @@ def assign_cooperative_sticky(members: Members, partitions: Mapping[str, int]) -
         assignment[owner].append(partition)
     for partition in _subscribed_partitions(members, partitions):
         if partition not in owners:
-            readers = [member for member, wish in members.items() if partition.topic in wish.topics]
-            assignment[min(readers, key=lambda reader: len(assignment[reader]))].append(partition)
+            subscribers = [
+                member
+                for member, subscription in members.items()
+                if partition.topic in subscription.topics
+            ]
+            assignment[min(subscribers, key=lambda subscriber: len(assignment[subscriber]))].append(
+                partition
+            )
     _balance(members, assignment)
     for member, assigned in assignment.items():
-        # Another member owns it; the rebalance that follows immediately assigns it.
+        # Omit a partition that another member owns. The next rebalance assigns it.
         assignment[member] = sorted(
             partition for partition in assigned if owners.get(partition, member) == member
         )
@@ -70,57 +81,58 @@ def assign_cooperative_sticky(members: Members, partitions: Mapping[str, int]) -
 
 
 def _balance(members: Members, assignment: Assignment) -> None:
-    """Reassign single partitions to members with at least two fewer."""
-    topics = {member: frozenset(wish.topics) for member, wish in members.items()}
-    moved = True
-    while moved:
-        moved = False
+    """Reassign single partitions to members that have at least two partitions fewer."""
+    topics = {member: frozenset(subscription.topics) for member, subscription in members.items()}
+    is_changed = True
+    while is_changed:
+        is_changed = False
         by_load = sorted(members, key=lambda member: len(assignment[member]))
-        for giver in reversed(by_load):
-            taker, partition = _find_move(giver, by_load, topics, assignment)
-            if taker is not None and partition is not None:
-                assignment[giver].remove(partition)
-                assignment[taker].append(partition)
-                moved = True
+        for source in reversed(by_load):
+            target, partition = _find_move(source, by_load, topics, assignment)
+            if target is not None and partition is not None:
+                assignment[source].remove(partition)
+                assignment[target].append(partition)
+                is_changed = True
                 break
 
 
 def _find_move(
-    giver: str, by_load: list[str], topics: Mapping[str, frozenset[str]], assignment: Assignment
+    source: str, by_load: list[str], topics: Mapping[str, frozenset[str]], assignment: Assignment
 ) -> tuple[str | None, TopicPartition | None]:
-    for taker in by_load:
-        if len(assignment[taker]) > len(assignment[giver]) - 2:
+    for target in by_load:
+        if len(assignment[target]) > len(assignment[source]) - 2:
             break
-        for partition in reversed(assignment[giver]):
-            if partition.topic in topics[taker]:
-                return taker, partition
+        for partition in reversed(assignment[source]):
+            if partition.topic in topics[target]:
+                return target, partition
     return None, None
 
 
 def _owners(members: Members, partitions: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """The current owners.
+    """The current owners of partitions.
 
-    Claims of older generations are ignored, and so are contradictory ones.
+    If two members report the same partition, the one with the higher generation owns it. With equal
+    generations, the partition has no owner.
     """
     owners: dict[TopicPartition, str] = {}
-    claimed: dict[TopicPartition, int] = {}
-    for member, wish in members.items():
-        for partition in wish.owned:
+    generations: dict[TopicPartition, int] = {}
+    for member, subscription in members.items():
+        for partition in subscription.owned:
             count = partitions.get(partition.topic, 0)
-            if partition.topic not in wish.topics or partition.partition >= count:
+            if partition.topic not in subscription.topics or partition.partition >= count:
                 continue
-            known = claimed.get(partition, -2)
-            if wish.generation > known:
+            known = generations.get(partition, -2)
+            if subscription.generation > known:
                 owners[partition] = member
-                claimed[partition] = wish.generation
-            elif wish.generation == known:
+                generations[partition] = subscription.generation
+            elif subscription.generation == known:
                 owners.pop(partition, None)
     return owners
 
 
 def _subscribed_partitions(members: Members, partitions: Mapping[str, int]) -> list[TopicPartition]:
     """All partitions of subscribed topics, in order."""
-    wanted = {topic for wish in members.values() for topic in wish.topics}
+    wanted = {topic for subscription in members.values() for topic in subscription.topics}
     return [
         TopicPartition(topic, index)
         for topic in sorted(wanted & partitions.keys())

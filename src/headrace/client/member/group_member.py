@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from headrace.client.admin.group_values import GroupOffset
+from headrace.client.core.machine import MachineEngine
 from headrace.client.core.options import GroupSettings, group_options
-from headrace.client.core.ports import Port
 from headrace.client.member.classic_member import ClassicMember
 from headrace.client.member.consumer_member import ConsumerMember
 from headrace.client.member.membership_machine import Membership
@@ -14,14 +14,14 @@ from headrace.model.topics import TopicPartition
 CommitOffsets = Mapping[TopicPartition, int | GroupOffset]
 
 
-def join(
-    port: Port,
+def create_member(
+    engine: MachineEngine,
     group: str,
     topics: str | Sequence[str],
     pattern: str | None,
     settings: GroupSettings,
 ) -> tuple[Membership, ClassicMember | ConsumerMember]:
-    """A member of the group, and its protocol."""
+    """Create a member of a group, and the object that runs its protocol."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if bool(names) == (pattern is not None):
         raise ValueError("specify either topics or a pattern")
@@ -33,7 +33,7 @@ def join(
             re.compile(pattern)
         except re.error as error:
             raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
-    membership = Membership(port, group, options, consumer_options)
+    membership = Membership(engine, group, options, consumer_options)
     kind = ConsumerMember if options.protocol == "consumer" else ClassicMember
     return membership, kind(membership, names, pattern)
 

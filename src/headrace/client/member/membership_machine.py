@@ -1,14 +1,15 @@
 """A member of a group, in either protocol: its partitions, positions and commits. Pure.
 
-The protocol (classic_member.py, consumer_member.py) is an operation that runs as long as the member
-exists, and reports assigned and revoked partitions to this machine. The client API takes events,
-which it handles in the program's `poll`, and records.
+The protocol (classic_member.py, consumer_member.py) is an operation that runs until the member
+leaves. It calls `assign`, `revoke` and `lose_partitions`, which queue events. In `poll`, the client
+API first handles these events, and then takes records.
 
-1. Records of a partition are returned only while it is owned, and none after the event that revokes
-   it was queued.
-2. A partition that is to be revoked stays owned until the program has handled the event. So it is
-   not assigned to another member while this one still processes its records.
-3. The commits of a member are sent one at a time, so that an older one is never applied last.
+1. Records of a partition are returned only while it is owned. After the event that revokes it was
+   queued, no record of it is returned.
+2. A revoked partition stays owned until the program has handled the event. So it is not assigned to
+   another member while the program still processes its records.
+3. The commits of a member are sent one at a time, so that an older commit never overwrites a newer
+   one.
 4. Automatic commits contain only records that were returned before the current poll.
 """
 
@@ -28,18 +29,18 @@ from headrace.client.core.errors import (
     error_code,
     request_failed,
 )
-from headrace.client.core.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.core.lookups import EARLIEST, LATEST, list_offsets
+from headrace.client.core.machine import MachineEngine
 from headrace.client.core.operation import (
-    Ask,
     Operation,
     Outcome,
     Pause,
+    Send,
     Wait,
     backoff_ms,
     retrying,
 )
-from headrace.client.core.options import ConsumerOptions, GroupOptions
-from headrace.client.core.ports import Port
+from headrace.client.core.options import POLL_RECORDS_MAX, ConsumerOptions, GroupOptions
 from headrace.client.core.values import Record
 from headrace.client.fetch.fetch_machine import FetchMachine
 from headrace.model.errors import ErrorCode
@@ -48,7 +49,7 @@ from headrace.wire.apis import OFFSET_COMMIT
 
 Kind = Literal["assigned", "revoked", "lost"]
 
-# The group continues without the member, or with a newer member of the same instance.
+# The group has removed this member, or replaced it by a newer one with the same instance id.
 NOT_A_MEMBER = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -58,14 +59,13 @@ NOT_A_MEMBER = frozenset(
     }
 )
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-# A commit during a rebalance can succeed after it.
-_IN_BETWEEN = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH})
+# A commit that failed with these codes can succeed after the rebalance.
+_DURING_REBALANCE = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH})
 NO_EPOCH = -1
-RECORDS_AT_ONCE = 1_000
 
 
 class Event:
-    """Assigned or revoked partitions; the protocol waits until the program has handled it."""
+    """Partitions that were assigned, revoked or lost. The protocol waits until it is handled."""
 
     __slots__ = ("handled", "kind", "partitions")
 
@@ -78,73 +78,73 @@ class Event:
 class Membership:
     def __init__(
         self,
-        port: Port,
+        engine: MachineEngine,
         group: str,
         options: GroupOptions,
         consumer_options: ConsumerOptions,
     ) -> None:
-        self.port = port
+        self.engine = engine
         self.group = group
         self.options = options
-        self.fetching = FetchMachine(port, consumer_options, waits_for_topics=True)
-        self.lane = port.open_lane()
+        self.fetching = FetchMachine(engine, consumer_options, waits_for_topics=True)
+        self.lane = engine.open_lane()
         """Connections for joins and heartbeats, which other requests must not delay."""
         self.member_id = ""
         self.epoch = NO_EPOCH
         """The generation, or the member epoch."""
         self.owned: set[TopicPartition] = set()
         self.failure: ClientError | None = None
-        """The permanent error that ended the membership."""
-        self.is_changing = False
-        """Whether a rebalance is in progress, so that the group can have a newer epoch."""
+        """The permanent error that ended the protocol."""
+        self.is_rebalancing = False
+        """Whether a rebalance is in progress. The group might then have a newer epoch."""
         self.is_polling = False
         """Whether the program is waiting in `poll`."""
         self._coordinator: int | None = None
-        self._last: list[Record] = []
+        self._last_returned: list[Record] = []
         """The records of the last poll, which the program might be processing."""
-        self._rest: deque[Record] = deque()
-        """Taken from the fetches, but not returned yet."""
+        self._unreturned: deque[Record] = deque()
+        """Records that were taken from `fetching`, but not returned to the program yet."""
         self._events: deque[Event] = deque()
-        self._in_hand: Event | None = None
+        self._current_event: Event | None = None
         self._signal: Outcome[None] = Outcome()
-        self._locating: dict[TopicPartition, object] = {}
+        self._position_lookups: dict[TopicPartition, object] = {}
         self._committed: dict[TopicPartition, int] = {}
-        self._committing: Outcome[None] | None = None
-        self._polled_ms = port.now_ms
-        self._auto_commit_ms = port.now_ms + options.auto_commit_interval_ms
-        self._life: Outcome[None] | None = None
-        self._hurried = False
+        self._commit_in_flight: Outcome[None] | None = None
+        self._polled_ms = engine.now_ms
+        self._auto_commit_ms = engine.now_ms + options.auto_commit_interval_ms
+        self._protocol_run: Outcome[None] | None = None
+        self._is_heartbeat_requested = False
 
     # Calls of the client API.
 
-    def begin(self, life: Operation[None]) -> None:
-        """Start a protocol."""
-        self._life = self.port.start(life)
-        self._life.on_done(self._ended)
+    def start_protocol(self, protocol_run: Operation[None]) -> None:
+        """Start the operation that runs the protocol."""
+        self._protocol_run = self.engine.start(protocol_run)
+        self._protocol_run.on_done(self._protocol_ended)
 
-    def polled(self, now_ms: float) -> None:
-        """The program polls: it is alive, and has processed the records of the last poll."""
+    def poll_called(self, now_ms: float) -> None:
+        """The program calls `poll`, so it has processed the records of the last poll."""
         if self.is_idle:
             self.wake()
         self._polled_ms = now_ms
         self.is_polling = True
-        self._last = []
+        self._last_returned = []
         if self.options.auto_commit and now_ms >= self._auto_commit_ms:
             self._auto_commit_ms = now_ms + self.options.auto_commit_interval_ms
             offsets = self.to_commit()
-            if offsets and (self._committing is None or self._committing.done):
-                # After an error, the next commit retries, and the protocol learns of it.
-                self.port.start(self.commit(offsets))
+            if offsets and (self._commit_in_flight is None or self._commit_in_flight.done):
+                # The program gets no error, because the next automatic commit retries.
+                self.engine.start(self.commit(offsets))
 
     def next_event(self) -> Event | None:
-        """The next event, which must be handled before records are taken."""
+        """Remove and return the next event. It must be handled before records are taken."""
         if self.failure is not None:
             raise self.failure
-        self._in_hand = self._events.popleft() if self._events else None
-        return self._in_hand
+        self._current_event = self._events.popleft() if self._events else None
+        return self._current_event
 
     def handled(self, event: Event) -> None:
-        self._in_hand = None
+        self._current_event = None
         if event.kind == "revoked" and not event.handled.done:
             self._drop(event.partitions)
         if not event.handled.done:
@@ -152,15 +152,15 @@ class Membership:
         self.wake()
 
     def ready(self) -> Outcome[None]:
-        """Done when there is an event, a record or an error."""
-        if self._events or self._rest or self.failure is not None:
+        """An outcome that is done when an event, a record or an error can be taken."""
+        if self._events or self._unreturned or self.failure is not None:
             outcome: Outcome[None] = Outcome()
             outcome.succeed(None)
             return outcome
         return self.fetching.ready()
 
     def position(self, partition: TopicPartition) -> int | None:
-        for record in self._rest:
+        for record in self._unreturned:
             if (record.topic, record.partition) == partition:
                 return record.offset
         if partition not in self.fetching.partitions:
@@ -170,9 +170,9 @@ class Membership:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         if partition not in self.owned:
             raise KeyError(partition)
-        self._locating.pop(partition, None)
-        self._rest = deque(
-            record for record in self._rest if (record.topic, record.partition) != partition
+        self._position_lookups.pop(partition, None)
+        self._unreturned = deque(
+            record for record in self._unreturned if (record.topic, record.partition) != partition
         )
         if partition in self.fetching.partitions:
             self.fetching.seek(partition, offset)
@@ -180,30 +180,32 @@ class Membership:
             self.fetching.add(partition, offset)
 
     def take(self, count_max: int) -> list[Record]:
-        """The records to return; empty if there are none."""
-        if self._rest:
-            count = min(count_max, len(self._rest))
-            self._last = [self._rest.popleft() for _ in range(count)]
+        """Up to `count_max` records that have arrived."""
+        if self._unreturned:
+            count = min(count_max, len(self._unreturned))
+            self._last_returned = [self._unreturned.popleft() for _ in range(count)]
         else:
-            self._last = self.fetching.take_records(count_max)
-        return self._last
+            self._last_returned = self.fetching.take_records(count_max)
+        return self._last_returned
 
     def take_one(self) -> Record | None:
-        if not self._rest:
-            self._rest.extend(self.fetching.take_records(RECORDS_AT_ONCE))
-        self._last = [self._rest.popleft()] if self._rest else []
-        return self._last[0] if self._last else None
+        if not self._unreturned:
+            self._unreturned.extend(self.fetching.take_records(POLL_RECORDS_MAX))
+        self._last_returned = [self._unreturned.popleft()] if self._unreturned else []
+        return self._last_returned[0] if self._last_returned else None
 
     def to_commit(self, *, has_failed: bool = False) -> dict[TopicPartition, GroupOffset]:
-        """The positions of the program that are not committed yet.
+        """The offsets to commit: those after the returned records, if not committed yet.
 
-        The records of the last poll are included, unless the program failed while processing them.
+        Includes the records of the last poll, unless the program failed to process them.
         """
         positions = {
             partition: self.fetching.position(partition) for partition in self.fetching.partitions
         }
-        unread = [*self._last, *self._rest] if has_failed else list(self._rest)
-        for record in reversed(unread):
+        unprocessed = (
+            [*self._last_returned, *self._unreturned] if has_failed else list(self._unreturned)
+        )
+        for record in reversed(unprocessed):
             partition = TopicPartition(record.topic, record.partition)
             if partition in positions:
                 positions[partition] = record.offset
@@ -213,26 +215,26 @@ class Membership:
             if self._committed.get(partition) != offset
         }
 
-    def hurry(self) -> None:
-        """Send a heartbeat as soon as possible: the program has not polled for long."""
-        self._hurried = True
+    def request_heartbeat(self) -> None:
+        """Send a heartbeat as soon as possible."""
+        self._is_heartbeat_requested = True
         self.wake()
 
-    def leave(self, goodbye: Operation[None]) -> Operation[None]:
-        """Stop the protocol, and leave the group if possible."""
-        if self._life is not None:
-            self.port.cancel(self._life)
+    def leave(self, leave_group: Operation[None]) -> Operation[None]:
+        """Stop the protocol. Leave the group, unless the protocol has failed."""
+        if self._protocol_run is not None:
+            self.engine.cancel(self._protocol_run)
         if self.failure is None:
-            yield from goodbye
+            yield from leave_group
         else:
-            goodbye.close()
+            leave_group.close()
 
     def close(self, now_ms: float) -> None:
         self.failure = self.failure or ClientClosed("the consumer is closed")
-        if self._life is not None:
-            self.port.cancel(self._life)
+        if self._protocol_run is not None:
+            self.engine.cancel(self._protocol_run)
         self.fetching.close(ClientClosed("the consumer is closed"), now_ms)
-        self.port.close_lane(self.lane)
+        self.engine.close_lane(self.lane)
 
     # Calls of a protocol.
 
@@ -240,57 +242,57 @@ class Membership:
         signal, self._signal = self._signal, Outcome()
         signal.succeed(None)
 
-    def rest(self, until_ms: float) -> Wait:
-        """Wait for an event, or until this time."""
-        return Wait(self._signal, until_ms - self.port.now_ms)
+    def wait_until(self, until_ms: float) -> Wait:
+        """A step that waits for a call of `wake`, or until this time."""
+        return Wait(self._signal, until_ms - self.engine.now_ms)
 
-    def take_hurry(self) -> bool:
-        hurried, self._hurried = self._hurried, False
-        return hurried
+    def take_heartbeat_request(self) -> bool:
+        is_requested, self._is_heartbeat_requested = self._is_heartbeat_requested, False
+        return is_requested
 
     @property
     def is_idle(self) -> bool:
         """Whether the program has not polled for max_poll_interval_ms."""
-        idle_ms = self.port.now_ms - self._polled_ms
+        idle_ms = self.engine.now_ms - self._polled_ms
         return not self.is_polling and idle_ms >= self.options.max_poll_interval_ms
 
-    def rested(self, now_ms: float) -> None:
-        """The poll has returned, and the program processes its records."""
+    def poll_returned(self, now_ms: float) -> None:
+        """The call of `poll` has returned, and the program processes the records."""
         self.is_polling = False
         self._polled_ms = now_ms
 
-    def give(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions, and look up their committed offsets."""
         added = set(partitions)
         if added:
             self.owned |= added
-            self._tell(Event("assigned", added))
+            self._queue_event(Event("assigned", added))
             token = object()
-            self._locating.update(dict.fromkeys(added, token))
-            self.port.start(self._locate(added, token))
+            self._position_lookups.update(dict.fromkeys(added, token))
+            self.engine.start(self._look_up_positions(added, token))
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> Event:
-        """Request the program to release partitions; they are dropped when the event is handled."""
+        """Queue an event that revokes partitions. When it is handled, they are dropped."""
         event = Event("revoked", partitions)
         if event.partitions:
-            self._tell(event)
+            self._queue_event(event)
         else:
             event.handled.succeed(None)
         return event
 
-    def lose(self) -> None:
-        """Drop all partitions: other members already own them.
+    def lose_partitions(self) -> None:
+        """Drop all partitions, because other members might own them already.
 
-        The program learns of it in `poll`.
+        Queues an event for the partitions that the program knows.
         """
         self.epoch = NO_EPOCH
         lost = set(self.owned)
         self._drop(lost)
-        untold, self._events = self._events, deque()
-        if self._in_hand is not None and self._in_hand.kind == "revoked":
-            lost -= set(self._in_hand.partitions)
-            self._in_hand.handled.succeed(None)
-        for event in untold:
+        unhandled, self._events = self._events, deque()
+        if self._current_event is not None and self._current_event.kind == "revoked":
+            lost -= set(self._current_event.partitions)
+            self._current_event.handled.succeed(None)
+        for event in unhandled:
             if event.kind == "assigned":
                 lost -= set(event.partitions)
             elif event.kind == "revoked":
@@ -298,49 +300,49 @@ class Membership:
             else:
                 self._events.append(event)
         if lost:
-            self._tell(Event("lost", lost))
+            self._queue_event(Event("lost", lost))
 
-    def node(self) -> Operation[int]:
-        """The coordinator."""
-        if self._coordinator is None or self._coordinator not in self.port.cluster.nodes:
-            self._coordinator = yield from find_coordinator(self.port, self.group)
+    def coordinator(self) -> Operation[int]:
+        """The broker id of the group's coordinator."""
+        if self._coordinator is None or self._coordinator not in self.engine.cluster.nodes:
+            self._coordinator = yield from find_coordinator(self.engine, self.group)
         return self._coordinator
 
-    def doubt_coordinator(self, error: ClientError) -> None:
-        """Look up the coordinator again, unless it is correct and only not ready."""
+    def forget_coordinator_after(self, error: ClientError) -> None:
+        """Look up the coordinator again, unless the error came from the correct coordinator."""
         code = getattr(error, "code", None)
         if code is None or code in _COORDINATOR_MOVED:
             self._coordinator = None
 
     # Internals.
 
-    def _tell(self, event: Event) -> None:
+    def _queue_event(self, event: Event) -> None:
         self._events.append(event)
-        self.fetching.announce()
+        self.fetching.wake_waiters()
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self.owned.discard(partition)
-            self._locating.pop(partition, None)
+            self._position_lookups.pop(partition, None)
             self._committed.pop(partition, None)
             self.fetching.unassign(partition)
-        if self._rest:
-            self._rest = deque(
+        if self._unreturned:
+            self._unreturned = deque(
                 record
-                for record in self._rest
+                for record in self._unreturned
                 if TopicPartition(record.topic, record.partition) in self.owned
             )
 
-    def _ended(self, life: Outcome[None]) -> None:
-        if isinstance(life.error, ClientError):
-            self.failure = life.error
-            self.fetching.announce()
+    def _protocol_ended(self, protocol_run: Outcome[None]) -> None:
+        if isinstance(protocol_run.error, ClientError):
+            self.failure = protocol_run.error
+            self.fetching.wake_waiters()
 
-    def _locate(self, partitions: set[TopicPartition], token: object) -> Operation[None]:
-        """Find the start positions of new partitions, as long as they are owned."""
+    def _look_up_positions(self, partitions: set[TopicPartition], token: object) -> Operation[None]:
+        """Look up the start offsets of new partitions. Retries while they are owned."""
         attempt = 0
         while partitions := {
-            partition for partition in partitions if self._locating.get(partition) is token
+            partition for partition in partitions if self._position_lookups.get(partition) is token
         }:
             try:
                 found = yield from self._positions(partitions)
@@ -348,15 +350,15 @@ class Membership:
                 if isinstance(error, ClientClosed):
                     return
                 if not (error.retriable or isinstance(error, TimedOut | UnknownTopic)):
-                    self.fetching.show(error)
+                    self.fetching.raise_later(error)
                     return
-                self.port.note_retry("reading committed offsets", error)
-                yield Pause(backoff_ms(self.port, attempt))
+                self.engine.note_retry("reading committed offsets", error)
+                yield Pause(backoff_ms(self.engine, attempt))
                 attempt += 1
                 continue
             for partition, (offset, is_committed) in found.items():
-                if self._locating.get(partition) is token:
-                    del self._locating[partition]
+                if self._position_lookups.get(partition) is token:
+                    del self._position_lookups[partition]
                     self.fetching.add(partition, offset)
                     if is_committed:
                         self._committed[partition] = offset
@@ -365,7 +367,7 @@ class Membership:
     def _positions(
         self, partitions: set[TopicPartition]
     ) -> Operation[dict[TopicPartition, tuple[int, bool]]]:
-        known = yield from group_offsets(self.port, self.group, partitions)
+        known = yield from group_offsets(self.engine, self.group, partitions)
         found = {
             partition: (known[partition].offset, True)
             for partition in partitions
@@ -381,7 +383,7 @@ class Membership:
                 "auto_offset_reset to earliest or latest"
             )
         listed = yield from list_offsets(
-            self.port,
+            self.engine,
             dict.fromkeys(missing, EARLIEST if reset == "earliest" else LATEST),
             read_committed=self.fetching.options.isolation == "read_committed",
         )
@@ -395,15 +397,15 @@ class Membership:
         """Commit offsets of owned partitions; CommitFailed if other members own them."""
         if not offsets:
             return
-        before, mine = self._committing, Outcome[None]()
-        self._committing = mine
+        previous, this_commit = self._commit_in_flight, Outcome[None]()
+        self._commit_in_flight = this_commit
         try:
-            if before is not None and not before.done:
-                yield Wait(before)
+            if previous is not None and not previous.done:
+                yield Wait(previous)
             attempt = lambda: self._commit_once(offsets)  # noqa: E731
-            yield from retrying(self.port, "committing offsets", attempt, timeout_ms)
+            yield from retrying(self.engine, "committing offsets", attempt, timeout_ms)
         finally:
-            mine.succeed(None)
+            this_commit.succeed(None)
         self._committed.update(
             {
                 partition: offset.offset
@@ -425,15 +427,15 @@ class Membership:
         fields["generation_id_or_member_epoch"] = epoch = self.epoch
         fields["group_instance_id"] = self.options.instance_id
         try:
-            reply = yield Ask((yield from self.node()), OFFSET_COMMIT, fields)
-            self._check_commit(reply, epoch)
+            response = yield Send((yield from self.coordinator()), OFFSET_COMMIT, fields)
+            self._check_commit(response, epoch)
         except ClientError as error:
-            self.doubt_coordinator(error)
+            self.forget_coordinator_after(error)
             raise
 
-    def _check_commit(self, reply: Mapping[str, Any], epoch: int) -> None:
-        has_changed = self.is_changing or epoch != self.epoch
-        for topic in reply["topics"]:
+    def _check_commit(self, response: Mapping[str, Any], epoch: int) -> None:
+        might_have_changed = self.is_rebalancing or epoch != self.epoch
+        for topic in response["topics"]:
             for part in topic["partitions"]:
                 code = error_code(part["error_code"])
                 if code == ErrorCode.NONE:
@@ -441,9 +443,9 @@ class Membership:
                 error = request_failed(code, f"committing {topic['name']} failed ({code.name})")
                 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     error.retriable = False
-                elif code in _IN_BETWEEN or (code in NOT_A_MEMBER and has_changed):
+                elif code in _DURING_REBALANCE or (code in NOT_A_MEMBER and might_have_changed):
                     error.retriable = True
                 elif code in NOT_A_MEMBER:
-                    self.hurry()
+                    self.request_heartbeat()
                     error = CommitFailed(code, "this member was removed from the group")
                 raise error

@@ -1,6 +1,6 @@
-"""Subscriptions and assignments of members of a classic group, as a client uses them.
+"""Encodes and decodes subscriptions and assignments of members of a classic group. Pure.
 
-Pure. `wire/consumer_protocol.py` has the format.
+`wire/consumer_protocol.py` has the format. This module groups partitions by topic.
 
 1. Invalid data is read as an empty subscription or assignment, never as an error.
 """
@@ -16,7 +16,7 @@ _VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The subscription of a member, and its owned partitions."""
+    """The topics that a member subscribes to, and its owned partitions."""
 
     topics: tuple[str, ...] = ()
     owned: tuple[TopicPartition, ...] = ()

@@ -1,6 +1,6 @@
-"""Batches of records on their way to a partition, and a handle per record. Pure.
+"""The producer's batches of records, their queue per partition, and a `Delivery` per record. Pure.
 
-1. A batch keeps its sequence from its first send, unless the broker has definitely rejected it.
+1. A batch keeps its sequence number from its first send, unless the broker has rejected the batch.
 2. When a batch is done, all its deliveries are done, each with its own offset.
 """
 
@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import final
 
-from headrace.client.core.backoff import Backoff
 from headrace.client.core.errors import ClientError
+from headrace.client.core.partition_backoff import PartitionBackoff
 from headrace.client.core.values import Headers, RecordMetadata
-from headrace.client.core.waiting import Waiting
+from headrace.client.core.wait_reports import WaitReason
 from headrace.record.batch import read_batch
 from headrace.record.build import BatchBuilder
 from headrace.record.decode import read_records
@@ -56,16 +56,16 @@ class ProducerBatch:
         self.topic = topic
         self.partition = partition
         self.order = order
-        """The order among the batches of the partition; it never changes."""
+        """The order among the batches of the partition. A half of a batch has one more number."""
         self.builder = BatchBuilder()
         self.created_ms = now_ms
         self.deadline_ms = deadline_ms
         self.closed = False
         """Whether it accepts no more records."""
         self.urgent = False
-        """Whether a caller waits for it, so that it is sent without linger."""
+        """Whether a caller waits for it. Then it is sent without waiting for linger_ms."""
         self.observed = False
-        """Whether a caller waits for a result and will see an error."""
+        """Whether a caller requested a result. Then `flush` does not report the error."""
         self.attempts = 0
         self.sequence = NO_SEQUENCE
         self.last_error: ClientError | None = None
@@ -142,7 +142,7 @@ class ProducerBatch:
 
 @final
 class Delivery:
-    """The handle of one record."""
+    """One sent record, and its result."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 
@@ -180,8 +180,8 @@ class PartitionQueue:
         "_next_sequence",
         "backoff",
         "batches",
-        "established",
         "in_flight",
+        "is_established",
         "must_renumber",
         "partition",
         "producer_epoch",
@@ -194,11 +194,12 @@ class PartitionQueue:
         self.partition = partition
         self.batches: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
-        self.backoff = Backoff()
-        self.established = False
+        self.backoff = PartitionBackoff()
+        self.is_established = False
         """Whether the broker has accepted a batch of the current producer id and epoch.
 
-        Before that it accepts any sequence, even the second batch after the first has failed.
+        Until then, the broker accepts any sequence number, also that of a second batch whose first
+        one has failed. So only one batch is in flight.
         """
         self.must_renumber = False
         self.producer_id = -1
@@ -218,37 +219,37 @@ class PartitionQueue:
         self.batches.append(batch)
         return batch
 
-    def retry_cause(self) -> Waiting | None:
+    def retry_cause(self) -> WaitReason | None:
         """The retriable error that delays its batches, if any."""
         if not self.backoff.reason or not (self.batches or self.in_flight):
             return None
         reason = f"cannot write to {self.topic}-{self.partition}: {self.backoff.reason}"
-        return Waiting(self.backoff.since_ms, reason)
+        return WaitReason(self.backoff.since_ms, reason)
 
     def is_numbered(self) -> bool:
         """Whether a batch has a sequence of the current producer id and epoch."""
         return bool(self.in_flight) or any(batch.sequence != NO_SEQUENCE for batch in self.batches)
 
-    def adopt(self, producer_id: int, producer_epoch: int) -> None:
-        """Use another producer id or epoch, and number all unaccepted batches from sequence 0."""
+    def use_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        """Use another producer id or epoch. The sequence numbers of all batches restart from 0."""
         assert not self.in_flight
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.must_renumber = False
-        self.established = False
+        self.is_established = False
         self._next_sequence = 0
         for batch in self.batches:
             batch.sequence = NO_SEQUENCE
 
-    def number(self, batch: ProducerBatch) -> None:
+    def set_sequence(self, batch: ProducerBatch) -> None:
         if batch.sequence == NO_SEQUENCE:
             batch.sequence = self._next_sequence
             self._next_sequence = batch.sequence + batch.builder.record_count & _SEQUENCE_MASK
 
-    def give_back(self, batch: ProducerBatch) -> None:
-        """Release the sequence of a batch that the broker has definitely rejected.
+    def release_sequence(self, batch: ProducerBatch) -> None:
+        """Release the sequence number of a batch that the broker has rejected.
 
-        Batches that were numbered after it cannot have been accepted, and get new sequences.
+        The broker cannot accept batches with later sequence numbers, so they get new ones.
         """
         if batch.sequence == NO_SEQUENCE:
             return
@@ -259,10 +260,10 @@ class PartitionQueue:
         batch.sequence = NO_SEQUENCE
 
     def requeue(self, batch: ProducerBatch) -> None:
-        """Put a batch back into its position."""
+        """Insert a batch at its position in the order."""
         at = sum(1 for waiting in self.batches if waiting.order < batch.order)
         self.batches.insert(at, batch)
 
     def is_first(self, batch: ProducerBatch) -> bool:
-        """Whether no earlier batch is unfinished."""
+        """Whether all earlier batches are done."""
         return all(other.order >= batch.order for other in (*self.in_flight, *self.batches))

@@ -1,13 +1,13 @@
-"""Chooses the partition of a record, if the program does not name one.
+"""Chooses the partition of a record if the program does not specify it.
 
 Pure: the random generator is an argument.
 
 1. A record with a key is written to the partition that Java's default partitioner chooses: murmur2
-   of the key's bytes, without the sign, modulo the number of partitions.
+   of the key's bytes without the sign bit, modulo the number of partitions.
 2. Without a key, "sticky" fills the batch of one partition before it uses another, and
    "round_robin" uses the next partition for each record.
-3. Records without a key are written to partitions with a leader, if any has one. The partition of a
-   key never changes.
+3. Records without a key are written only to partitions with a leader, if any partition has one. The
+   partition of a key does not depend on leaders.
 """
 
 from collections.abc import Sequence
@@ -55,14 +55,14 @@ class RoundRobinPartitioner:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._turns: dict[str, int] = {}
+        self._next_index: dict[str, int] = {}
 
     def choose(self, topic: str, available: Sequence[int]) -> int:
-        turn = self._turns.get(topic)
-        if turn is None:
-            turn = self._random.randrange(len(available))
-        self._turns[topic] = turn + 1
-        return available[turn % len(available)]
+        index = self._next_index.get(topic)
+        if index is None:
+            index = self._random.randrange(len(available))
+        self._next_index[topic] = index + 1
+        return available[index % len(available)]
 
     def batch_closed(self, topic: str) -> None:
         """Closed batches have no effect."""

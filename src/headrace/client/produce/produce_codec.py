@@ -1,7 +1,6 @@
 """The client's codec of Produce, versions 3 to 13. Pure.
 
-A batch is a separate element of the request, so that it is not copied. Property tests compare both
-directions with kio.
+Batches are not copied into the body. Property tests compare encoding and decoding with kio.
 """
 
 from collections.abc import Sequence
@@ -65,7 +64,7 @@ def encode_produce(
     topics: Sequence[TopicBatches],
     transactional_id: str | None = None,
 ) -> list[bytes]:
-    """Encode the body of a request, as a list of bytes."""
+    """Encode the body of a request as a list of byte strings, one of which is each batch."""
     flexible = version >= FLEXIBLE_SINCE
     tail = _FLEXIBLE_TAIL if flexible else b""
     pieces: list[bytes] = []
@@ -143,20 +142,20 @@ def _result(cursor: Cursor, version: int, topic: str | UUID) -> ProduceResult:
     )
 
 
-def read_leader(cursor: Cursor, tag_wanted: int) -> tuple[int, int] | None:
+def read_leader(cursor: Cursor, leader_tag: int) -> tuple[int, int] | None:
     """Read the tagged fields of a partition, which can contain its new leader and epoch."""
     leader = None
     for _ in range(cursor.uvarint()):
         tag, size = cursor.uvarint(), cursor.uvarint()
         after = cursor.at + size
-        if tag == tag_wanted and size >= 8:
+        if tag == leader_tag and size >= 8:
             leader = int(cursor.read_i32()), int(cursor.read_i32())
         cursor.take(after - cursor.at)
     return leader
 
 
 def result_error(result: ProduceResult) -> RequestFailed:
-    """The exception for a rejected partition, with the invalid record if there is one."""
+    """The exception for an error of a partition. Names the invalid record, if the broker does."""
     message = result.error_message
     if result.record_errors:
         index, reason = result.record_errors[0]

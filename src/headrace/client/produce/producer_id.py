@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from headrace.client.core.errors import request_failed
-from headrace.client.core.operation import ANY, Ask, Operation, Session, retrying
+from headrace.client.core.operation import ANY, Operation, OperationEngine, Send, retrying
 from headrace.model.errors import ErrorCode
 from headrace.wire.apis import INIT_PRODUCER_ID
 
@@ -15,8 +15,8 @@ class ProducerId(NamedTuple):
     epoch: int
 
 
-def init_producer_id(session: Session, timeout_ms: float) -> Operation[ProducerId]:
-    """Get a new id from any broker."""
+def init_producer_id(engine: OperationEngine, timeout_ms: float) -> Operation[ProducerId]:
+    """Request a new producer id and epoch from any broker."""
     fields = {
         "transactional_id": None,
         "transaction_timeout_ms": 60_000,
@@ -25,16 +25,16 @@ def init_producer_id(session: Session, timeout_ms: float) -> Operation[ProducerI
     }
 
     def attempt() -> Operation[ProducerId]:
-        reply = yield Ask(ANY, INIT_PRODUCER_ID, fields)
-        code = reply["error_code"]
+        response = yield Send(ANY, INIT_PRODUCER_ID, fields)
+        code = response["error_code"]
         if code:
-            # The response has no message, and no error code means a full disk.
+            # The response has no message, and Kafka has no error code for a full disk.
             why = (
                 ": its disk might be full; its log contains the reason"
                 if code == _SERVER_ERROR
                 else ""
             )
             raise request_failed(code, f"the broker returned no producer id{why}")
-        return ProducerId(reply["producer_id"], reply["producer_epoch"])
+        return ProducerId(response["producer_id"], response["producer_epoch"])
 
-    return (yield from retrying(session, "getting a producer id", attempt, timeout_ms))
+    return (yield from retrying(engine, "getting a producer id", attempt, timeout_ms))

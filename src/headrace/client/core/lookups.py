@@ -1,4 +1,4 @@
-"""Operations that request metadata and offsets. Pure."""
+"""Operations that connect a client, and look up topics and offsets. Pure."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -11,17 +11,17 @@ from headrace.client.core.errors import (
     UnknownTopic,
     error_code,
     request_failed,
-    unusable_topic,
+    topic_error,
 )
 from headrace.client.core.metadata import Cluster
 from headrace.client.core.operation import (
     ANY,
-    Ask,
-    AskAll,
     Operation,
+    OperationEngine,
     Pause,
-    Refresh,
-    Session,
+    RefreshMetadata,
+    Send,
+    SendAll,
     backoff_ms,
     retrying,
 )
@@ -47,114 +47,121 @@ def metadata_fields(topics: Iterable[str] | None, create: bool) -> dict[str, Any
     }
 
 
-def connect(session: Session) -> Operation[ClusterInfo]:
-    """Connect to any broker; fail quickly if none of the addresses responds."""
-    deadline_ms = session.now_ms + session.options.connect_timeout_ms
+def connect(engine: OperationEngine) -> Operation[ClusterInfo]:
+    """Connect to any broker. Raises Unreachable when no address can be reached."""
+    deadline_ms = engine.now_ms + engine.options.connect_timeout_ms
     attempt = 0
     while True:
         try:
-            yield Refresh()
+            yield RefreshMetadata()
         except ClientError as error:
-            failure = session.unreachable()
+            failure = engine.unreachable()
             if failure is not None:
                 raise failure from error
             if not error.retriable:
                 raise
-            if session.now_ms >= deadline_ms:
+            if engine.now_ms >= deadline_ms:
                 raise TimedOut(f"cannot connect: {error}") from error
-            session.note_retry("connecting", error)
-            yield Pause(backoff_ms(session, attempt))
+            engine.note_retry("connecting", error)
+            yield Pause(backoff_ms(engine, attempt))
             attempt += 1
         else:
-            return session.cluster.info()
+            return engine.cluster.info()
 
 
-def ensure_topics(session: Session, topics: Iterable[str], create: bool) -> Operation[None]:
-    """Wait until all topics are known; a topic that stays unknown is an error."""
+def ensure_topics(engine: OperationEngine, topics: Iterable[str], create: bool) -> Operation[None]:
+    """Wait until metadata contains all topics.
+
+    Raises UnknownTopic if a topic is missing for topic_absent_ms.
+    """
     wanted = tuple(dict.fromkeys(topics))
-    started_ms = session.now_ms
+    started_ms = engine.now_ms
     attempt = 0
-    while any(topic not in session.cluster.topics for topic in wanted):
+    while any(topic not in engine.cluster.topics for topic in wanted):
         failure: ClientError | None = None
         try:
-            yield Refresh(wanted, create)
+            yield RefreshMetadata(wanted, create)
         except ClientError as error:
             if not error.retriable:
                 raise
             failure = error
-        missing = [topic for topic in wanted if topic not in session.cluster.topics]
+        missing = [topic for topic in wanted if topic not in engine.cluster.topics]
         if not missing:
             break
-        waited_ms = session.now_ms - started_ms
+        waited_ms = engine.now_ms - started_ms
         for topic in missing:
-            code = session.cluster.topic_errors.get(topic)
+            code = engine.cluster.topic_errors.get(topic)
             if code is not None:
-                failure = _topic_error(topic, code)
-                gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if not failure.retriable or (gone and waited_ms >= session.options.topic_absent_ms):
-                    session.forget_topic(topic)
+                failure = _lookup_error(topic, code)
+                is_unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if not failure.retriable or (
+                    is_unknown and waited_ms >= engine.options.topic_absent_ms
+                ):
+                    engine.forget_topic(topic)
                     raise failure
-        if waited_ms >= session.options.operation_timeout_ms:
-            raise session.unreachable() or TimedOut(f"no metadata of {missing[0]!r}: {failure}")
+        if waited_ms >= engine.options.operation_timeout_ms:
+            raise engine.unreachable() or TimedOut(f"no metadata of {missing[0]!r}: {failure}")
         if failure is not None:
-            session.note_retry("reading metadata", failure)
-        yield Pause(backoff_ms(session, attempt))
+            engine.note_retry("reading metadata", failure)
+        yield Pause(backoff_ms(engine, attempt))
         attempt += 1
 
 
-def refresh_topics(session: Session, topics: Iterable[str]) -> Operation[dict[str, TopicInfo]]:
-    """The current state of these topics; unknown ones are omitted."""
+def refresh_topics(
+    engine: OperationEngine, topics: Iterable[str]
+) -> Operation[dict[str, TopicInfo]]:
+    """Return current metadata of these topics; unknown topics are omitted."""
     wanted = tuple(dict.fromkeys(topics))
 
     def attempt() -> Operation[dict[str, TopicInfo]]:
-        yield Refresh(wanted)
-        known = session.cluster.topics
+        yield RefreshMetadata(wanted)
+        known = engine.cluster.topics
         for topic in wanted:
             if topic not in known:
-                session.forget_topic(topic)
-                code = session.cluster.topic_errors.get(topic)
+                engine.forget_topic(topic)
+                code = engine.cluster.topic_errors.get(topic)
                 if code not in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    raise _topic_error(topic, code)
+                    raise _lookup_error(topic, code)
         return {topic: known[topic] for topic in wanted if topic in known}
 
-    return (yield from retrying(session, "looking up topics", attempt))
+    return (yield from retrying(engine, "looking up topics", attempt))
 
 
-def _topic_error(topic: str, code: ErrorCode) -> RequestFailed:
+def _lookup_error(topic: str, code: ErrorCode) -> RequestFailed:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(code, f"the topic {topic!r} does not exist")
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
-        full = request_failed(
+        storage_error = request_failed(
             code, f"the topic {topic!r} cannot be created: the broker's disk might be full"
         )
-        full.retriable = False
-        return full
-    return unusable_topic(code, topic)
+        storage_error.retriable = False
+        return storage_error
+    return topic_error(code, topic)
 
 
 def list_topics(
-    session: Session, topics: Iterable[str] | None = None
+    engine: OperationEngine, topics: Iterable[str] | None = None
 ) -> Operation[dict[str, TopicInfo]]:
-    """All topics of the cluster, or those named; an unknown topic is an error."""
+    """Return all topics, or those in `topics`; raises UnknownTopic if one of these is missing."""
     named = None if topics is None else tuple(topics)
 
     def attempt() -> Operation[dict[str, TopicInfo]]:
-        reply = yield Ask(ANY, METADATA, metadata_fields(named, create=False))
-        view = Cluster()
-        view.apply(reply, None)
-        for topic, code in view.topic_errors.items():
-            failure = _topic_error(topic, code)
+        response = yield Send(ANY, METADATA, metadata_fields(named, create=False))
+        listed = Cluster()
+        listed.apply(response, None)
+        for topic, code in listed.topic_errors.items():
+            failure = _lookup_error(topic, code)
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 failure.retriable = False
             if named is not None:
                 raise failure
-        return {name: view.topics[name] for name in sorted(view.topics)}
+        return {name: listed.topics[name] for name in sorted(listed.topics)}
 
-    return (yield from retrying(session, "listing topics", attempt))
+    return (yield from retrying(engine, "listing topics", attempt))
 
 
 def list_offsets(
-    session: Session,
+    engine: OperationEngine,
     wanted: Mapping[TopicPartition, int],
     *,
     read_committed: bool = False,
@@ -164,106 +171,110 @@ def list_offsets(
 
     An offset of -1 means that no record is at or after the timestamp.
     """
-    yield from ensure_topics(session, (partition.topic for partition in wanted), create=False)
+    yield from ensure_topics(engine, (partition.topic for partition in wanted), create=False)
     found: dict[TopicPartition, ListedOffset] = {}
 
     def attempt() -> Operation[None]:
-        left = {partition: at for partition, at in wanted.items() if partition not in found}
-        by_leader, failure = _group_by_leader(session, left)
-        asks = [
-            Ask(leader, LIST_OFFSETS, _list_offsets_fields(session, group, read_committed))
+        remaining = {
+            partition: timestamp
+            for partition, timestamp in wanted.items()
+            if partition not in found
+        }
+        by_leader, failure = _group_by_leader(engine, remaining)
+        requests = [
+            Send(leader, LIST_OFFSETS, _list_offsets_fields(engine, group, read_committed))
             for leader, group in by_leader.items()
         ]
-        for reply in (yield AskAll(asks)):
-            if isinstance(reply, ClientError):
-                failure = reply
+        for response in (yield SendAll(requests)):
+            if isinstance(response, ClientError):
+                failure = response
                 continue
-            failure = _take_offsets(reply, found) or failure
+            failure = _collect_offsets(response, found) or failure
         if failure is not None:
             raise failure
 
-    yield from retrying(session, "looking up offsets", attempt, timeout_ms)
+    yield from retrying(engine, "looking up offsets", attempt, timeout_ms)
     return {partition: found[partition] for partition in wanted}
 
 
 def reported_offsets(
-    session: Session, wanted: Mapping[TopicPartition, int]
+    engine: OperationEngine, wanted: Mapping[TopicPartition, int]
 ) -> Operation[dict[TopicPartition, ListedOffset | ClientError]]:
-    """The offsets that leaders report now, or their errors. Nothing is retried.
+    """The offsets that leaders return now, or their errors.
 
-    One exception: if a partition has a new leader, that one is asked.
+    Retries only partitions whose leader has changed, and those only once.
     """
-    yield from ensure_topics(session, (partition.topic for partition in wanted), create=False)
+    yield from ensure_topics(engine, (partition.topic for partition in wanted), create=False)
     found: dict[TopicPartition, ListedOffset | ClientError] = {}
-    left = dict(wanted)
+    remaining = dict(wanted)
     for attempt in range(2):
         if attempt:
-            yield Refresh()
-        by_leader, _failure = _group_by_leader(session, left)
-        asks = [
-            Ask(leader, LIST_OFFSETS, _list_offsets_fields(session, group, False))
+            yield RefreshMetadata()
+        by_leader, _failure = _group_by_leader(engine, remaining)
+        requests = [
+            Send(leader, LIST_OFFSETS, _list_offsets_fields(engine, group, False))
             for leader, group in by_leader.items()
         ]
-        for group, reply in zip(by_leader.values(), (yield AskAll(asks)), strict=True):
-            if isinstance(reply, ClientError):
-                found |= dict.fromkeys(group, reply)
+        for group, response in zip(by_leader.values(), (yield SendAll(requests)), strict=True):
+            if isinstance(response, ClientError):
+                found |= dict.fromkeys(group, response)
             else:
-                found |= _offsets_in(reply)
+                found |= _offsets_in(response)
         errors = {each: error for each, error in found.items() if isinstance(error, ClientError)}
-        left = {each: wanted[each] for each, error in errors.items() if error.stale_metadata}
-        if not left:
+        remaining = {each: wanted[each] for each, error in errors.items() if error.stale_metadata}
+        if not remaining:
             break
     return found
 
 
 def _group_by_leader(
-    session: Session, wanted: Mapping[TopicPartition, int]
+    engine: OperationEngine, wanted: Mapping[TopicPartition, int]
 ) -> tuple[dict[int, dict[TopicPartition, int]], ClientError | None]:
     groups: dict[int, dict[TopicPartition, int]] = {}
     failure: ClientError | None = None
-    for partition, at in wanted.items():
-        if session.cluster.partition(*partition) is None:
+    for partition, timestamp in wanted.items():
+        if engine.cluster.partition(*partition) is None:
             error = UnknownTopic(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"unknown partition {partition}"
             )
             error.retriable = False
             raise error
-        leader = session.cluster.leader(*partition)
+        leader = engine.cluster.leader(*partition)
         if leader is None:
             failure = request_failed(
                 ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at the moment"
             )
             continue
-        groups.setdefault(leader, {})[partition] = at
+        groups.setdefault(leader, {})[partition] = timestamp
     return groups, failure
 
 
 def _list_offsets_fields(
-    session: Session, group: Mapping[TopicPartition, int], read_committed: bool
+    engine: OperationEngine, group: Mapping[TopicPartition, int], read_committed: bool
 ) -> dict[str, Any]:
     topics: dict[str, list[dict[str, int]]] = {}
-    for partition, at in group.items():
-        info = session.cluster.partition(*partition)
+    for partition, timestamp in group.items():
+        info = engine.cluster.partition(*partition)
         topics.setdefault(partition.topic, []).append(
             {
                 "partition_index": partition.partition,
                 "current_leader_epoch": info.leader_epoch if info is not None else -1,
-                "timestamp": at,
+                "timestamp": timestamp,
             }
         )
     return {
         "replica_id": -1,
         "isolation_level": int(read_committed),
         "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
-        "timeout_ms": int(session.options.request_timeout_ms),
+        "timeout_ms": int(engine.options.request_timeout_ms),
     }
 
 
-def _take_offsets(
-    reply: Mapping[str, Any], found: dict[TopicPartition, ListedOffset]
+def _collect_offsets(
+    response: Mapping[str, Any], found: dict[TopicPartition, ListedOffset]
 ) -> ClientError | None:
     failure: ClientError | None = None
-    for partition, offset in _offsets_in(reply).items():
+    for partition, offset in _offsets_in(response).items():
         if isinstance(offset, ListedOffset):
             found[partition] = offset
             continue
@@ -273,9 +284,9 @@ def _take_offsets(
     return failure
 
 
-def _offsets_in(reply: Mapping[str, Any]) -> dict[TopicPartition, ListedOffset | ClientError]:
+def _offsets_in(response: Mapping[str, Any]) -> dict[TopicPartition, ListedOffset | ClientError]:
     offsets: dict[TopicPartition, ListedOffset | ClientError] = {}
-    for topic in reply["topics"]:
+    for topic in response["topics"]:
         for part in topic["partitions"]:
             partition = TopicPartition(topic["name"], part["partition_index"])
             code = error_code(part["error_code"])
@@ -307,10 +318,10 @@ def start_timestamp(start: Start) -> int | None:
     )
 
 
-def timestamps(at: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
+def start_timestamps(starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
     """The ListOffsets timestamps of starts that are not offsets."""
     wanted: dict[TopicPartition, int] = {}
-    for partition, start in at.items():
+    for partition, start in starts.items():
         timestamp = start_timestamp(start)
         if timestamp is None:
             raise ValueError(f"{start!r} is an offset, which needs no lookup")
@@ -319,21 +330,23 @@ def timestamps(at: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
 
 
 def resolve_starts(
-    session: Session,
+    engine: OperationEngine,
     starts: Mapping[TopicPartition, Start],
     *,
     read_committed: bool = False,
 ) -> Operation[dict[TopicPartition, int]]:
-    """The offsets of any kind of start; a time after the last record is the log end."""
-    yield from ensure_topics(session, (partition.topic for partition in starts), create=False)
+    """The offsets of starts. The offset of a time after the last record is the log end."""
+    yield from ensure_topics(engine, (partition.topic for partition in starts), create=False)
     requested = {partition: start_timestamp(start) for partition, start in starts.items()}
-    wanted = {partition: at for partition, at in requested.items() if at is not None}
+    wanted = {
+        partition: timestamp for partition, timestamp in requested.items() if timestamp is not None
+    }
     offsets = {partition: start for partition, start in starts.items() if isinstance(start, int)}
     if wanted:
-        listed = yield from list_offsets(session, wanted, read_committed=read_committed)
+        listed = yield from list_offsets(engine, wanted, read_committed=read_committed)
         offsets |= {partition: found.offset for partition, found in listed.items()}
     late = {partition: LATEST for partition, offset in offsets.items() if offset < 0}
     if late:
-        listed = yield from list_offsets(session, late, read_committed=read_committed)
+        listed = yield from list_offsets(engine, late, read_committed=read_committed)
         offsets |= {partition: found.offset for partition, found in listed.items()}
     return {partition: offsets[partition] for partition in starts}

@@ -1,4 +1,4 @@
-"""Socket options and error texts that both drivers use."""
+"""Socket options and texts of socket errors, for both drivers."""
 
 import errno
 import socket
@@ -17,7 +17,7 @@ _REASONS = {
 
 
 def describe_failure(error: Exception) -> str:
-    """A short text of an error."""
+    """A short text for an error of a socket."""
     if isinstance(error, ssl.SSLError):
         return failure_text(error)
     if isinstance(error, socket.gaierror):
@@ -29,7 +29,7 @@ def describe_failure(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def tune(connection: socket.socket) -> None:
-    """Send requests without delay: they are complete when they are written."""
+def set_socket_options(connection: socket.socket) -> None:
+    """Disable Nagle's algorithm, because each write has complete requests. Enable keep-alive."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

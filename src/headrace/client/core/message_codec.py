@@ -1,4 +1,4 @@
-"""Request and response bodies of all APIs except Produce and Fetch. Pure."""
+"""Supported versions of all APIs, and decoding of responses except Produce and Fetch. Pure."""
 
 from headrace.client.core.errors import ProtocolViolation
 from headrace.wire.apis import (

@@ -1,4 +1,4 @@
-"""Converts the arguments of both client APIs. Pure."""
+"""Converts arguments that both client APIs take. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from headrace.client.core.errors import UnknownTopic
-from headrace.client.core.offsets import LATEST, ensure_topics, list_offsets, resolve_starts
-from headrace.client.core.operation import Operation, Session
+from headrace.client.core.lookups import LATEST, ensure_topics, list_offsets, resolve_starts
+from headrace.client.core.operation import Operation, OperationEngine
 from headrace.client.core.options import ClientOptions, parse_addresses
 from headrace.client.core.values import AtTime, Header, Record, Start, Until
 from headrace.model.errors import ErrorCode
@@ -15,7 +15,7 @@ from headrace.model.topics import TopicPartition
 
 Data = bytes | str | None
 """A key or a value; text is encoded as UTF-8."""
-HeadersIn = Mapping[str, Data] | Sequence[tuple[str, Data]]
+HeadersArgument = Mapping[str, Data] | Sequence[tuple[str, Data]]
 
 
 def client_options(bootstrap: str | Sequence[str], options: Mapping[str, Any]) -> ClientOptions:
@@ -27,22 +27,22 @@ def to_bytes(data: Data) -> bytes | None:
     return data.encode() if isinstance(data, str) else data
 
 
-def to_headers(headers: HeadersIn) -> tuple[Header, ...]:
+def to_headers(headers: HeadersArgument) -> tuple[Header, ...]:
     pairs: Iterable[tuple[str, Data]]
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return tuple((name, to_bytes(content)) for name, content in pairs)
 
 
-class Limits:
-    """The end of reading per partition: an offset, or the first record at a time."""
+class ReadLimits:
+    """Where reading ends: before an offset per partition, or before the first record at a time."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int], time_ms: int | None = None) -> None:
         self._offsets = dict(offsets)
         self.time_ms = time_ms
-        """A time that was in the future when reading began."""
+        """Set if reading ends at a time that is still in the future."""
 
     def end_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The time has passed: read up to the current ends."""
+        """Replace the time, which has passed, by the current end offsets."""
         self._offsets = dict(offsets)
         self.time_ms = None
 
@@ -57,7 +57,7 @@ class Limits:
         first, last = records[0], records[-1]
         end = TopicPartition(last.topic, last.partition)
         is_one = self.time_ms is None and first.partition == last.partition
-        # Usually all records are of one partition, in order: then check only the last one.
+        # Usually all records are of one partition, in order. Then check only the last record.
         if is_one and not self.reached(end, last.offset):
             return records
         return [record for record in records if self.admits(record)]
@@ -70,7 +70,7 @@ class Limits:
 
 
 def plan_reading(
-    session: Session,
+    engine: OperationEngine,
     topic: str,
     partitions: Sequence[int] | None,
     start: Start,
@@ -78,10 +78,10 @@ def plan_reading(
     *,
     read_committed: bool,
     wall_ms: int,
-) -> Operation[tuple[dict[TopicPartition, int], Limits]]:
-    """The start and end of reading a topic, of all partitions or the given ones."""
-    yield from ensure_topics(session, [topic], create=False)
-    known = [part.index for part in session.cluster.topics[topic].partitions]
+) -> Operation[tuple[dict[TopicPartition, int], ReadLimits]]:
+    """Look up the start offsets and the ends for reading a topic, or some of its partitions."""
+    yield from ensure_topics(engine, [topic], create=False)
+    known = [part.index for part in engine.cluster.topics[topic].partitions]
     for index in partitions or ():
         if index not in known:
             raise UnknownTopic(
@@ -91,41 +91,41 @@ def plan_reading(
     chosen = [TopicPartition(topic, index) for index in partitions or known]
     if partitions is not None and not partitions:
         chosen = []
-    limits = yield from _limits(session, chosen, until, read_committed, wall_ms)
+    limits = yield from _limits(engine, chosen, until, read_committed, wall_ms)
     starts = yield from resolve_starts(
-        session, dict.fromkeys(chosen, start), read_committed=read_committed
+        engine, dict.fromkeys(chosen, start), read_committed=read_committed
     )
     return starts, limits
 
 
 def _limits(
-    session: Session,
+    engine: OperationEngine,
     partitions: Sequence[TopicPartition],
     until: Until,
     read_committed: bool,
     wall_ms: int,
-) -> Operation[Limits]:
+) -> Operation[ReadLimits]:
     if until is None:
-        return Limits({})
+        return ReadLimits({})
     if until == "end":
-        return Limits((yield from end_offsets(session, partitions, read_committed)))
+        return ReadLimits((yield from end_offsets(engine, partitions, read_committed)))
     if isinstance(until, int):
-        return Limits(dict.fromkeys(partitions, until))
+        return ReadLimits(dict.fromkeys(partitions, until))
     if isinstance(until, datetime):
         until = AtTime(int(until.timestamp() * 1000))
     if not isinstance(until, AtTime):
         raise ValueError(f"cannot read until {until!r}: use 'end', an offset, a datetime, AtTime")
     if until.timestamp_ms > wall_ms:
-        return Limits({}, until.timestamp_ms)
+        return ReadLimits({}, until.timestamp_ms)
     wanted = dict.fromkeys(partitions, until)
-    return Limits((yield from resolve_starts(session, wanted, read_committed=read_committed)))
+    return ReadLimits((yield from resolve_starts(engine, wanted, read_committed=read_committed)))
 
 
 def end_offsets(
-    session: Session, partitions: Sequence[TopicPartition], read_committed: bool
+    engine: OperationEngine, partitions: Sequence[TopicPartition], read_committed: bool
 ) -> Operation[dict[TopicPartition, int]]:
     """The offsets after the last readable records."""
     listed = yield from list_offsets(
-        session, dict.fromkeys(partitions, LATEST), read_committed=read_committed
+        engine, dict.fromkeys(partitions, LATEST), read_committed=read_committed
     )
     return {partition: found.offset for partition, found in listed.items()}

@@ -1,4 +1,4 @@
-"""The interfaces between the engine and its producers and consumers."""
+"""The interfaces between the engine and its machines, which are producers and consumers."""
 
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -8,25 +8,25 @@ from headrace.client.core.errors import ClientError
 from headrace.client.core.metadata import Cluster
 from headrace.client.core.operation import Operation, Outcome
 from headrace.client.core.options import ClientOptions
-from headrace.client.core.waiting import Waiting
+from headrace.client.core.wait_reports import WaitReason
 
 T = TypeVar("T")
 
 
 class Machine(Protocol):
-    """A producer or consumer, as the engine uses it."""
+    """A producer or consumer: the methods that the engine calls."""
 
     def poll(self, now_ms: float) -> None:
         """Do everything that is due."""
 
     def next_wakeup_ms(self) -> float | None: ...
     def close(self, error: ClientError, now_ms: float) -> None: ...
-    def retry_cause(self) -> Waiting | None:
+    def retry_cause(self) -> WaitReason | None:
         """The retriable error that delays the machine, if any."""
 
 
-class Port(Protocol):
-    """The engine, as a machine uses it."""
+class MachineEngine(Protocol):
+    """The engine: the attributes that a machine uses."""
 
     @property
     def cluster(self) -> Cluster: ...
@@ -40,7 +40,7 @@ class Port(Protocol):
     def open_lane(self) -> int: ...
     def close_lane(self, lane: int) -> None: ...
     def use_topic(self, topic: str, create: bool) -> None: ...
-    def want_metadata(self) -> None: ...
+    def request_metadata(self) -> None: ...
     def start(self, operation: Operation[T]) -> Outcome[T]: ...
     def cancel(self, outcome: Outcome[Any]) -> None: ...
     def unreachable(self) -> ClientError | None: ...
