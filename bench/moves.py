@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from bench import compiled
 from bench.kafka import say
 from headrace.cli import main as headrace
-from headrace.cli.moving import sizes
+from headrace.cli.reassignment_progress import sizes
 from headrace.client import Client, NewTopic, TopicPartition, connect
 from headrace.testing.cluster import RunningCluster
 

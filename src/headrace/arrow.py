@@ -24,7 +24,7 @@ __all__ = ["COLUMNS", "DataLoss", "OptionError", "read", "read_batches"]
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The default columns; `headers` is the only other one."""
 HEADERS = "headers"
-_PARTITIONS_AT_A_TIME = 8
+_SIMULTANEOUS_PARTITIONS = 8
 
 Offsets = str | Mapping[int, int]
 
@@ -39,11 +39,11 @@ def read(
     columns: Iterable[str] = COLUMNS,
     options: Mapping[str, str] | None = None,
 ) -> "pa.Table":
-    """The records of a topic as a table.
+    """Read the records of a topic as a table.
 
-    Reading starts at "earliest" and ends before "latest", or at a number for each partition, such
-    as {0: 23, 1: 42}; -2 is the earliest and -1 the latest. `options` are further options
-    of the Spark data source for a batch read.
+    Offsets are "earliest", "latest", or an offset for each partition, such as {0: 23, 1: 42}. In
+    such a mapping, -2 is the earliest and -1 the latest offset. `options` are further options of
+    the Spark data source for a batch read.
     """
     return read_batches(
         topic,
@@ -66,9 +66,10 @@ def read_batches(
     columns: Iterable[str] = COLUMNS,
     options: Mapping[str, str] | None = None,
 ) -> "pa.RecordBatchReader":
-    """The same as an iterator of record batches: topics of any size, in little memory.
+    """Read the records of a topic as an iterator of record batches, which needs little memory.
 
-    Offsets are looked up now. Records of one partition are in order.
+    The arguments are those of `read`. The end is determined by this call. Records of one partition
+    are in order.
     """
     try:
         import pyarrow as pa
@@ -143,8 +144,8 @@ def _batches(options: ReadOptions, ranges: list[OffsetRange]) -> "Iterator[Any]"
     from headrace.spark.reading import read_ranges
 
     try:
-        # Few at a time, so that each fetch is large and memory is bounded.
-        for at in range(0, len(ranges), _PARTITIONS_AT_A_TIME):
-            yield from read_ranges(options, ranges[at : at + _PARTITIONS_AT_A_TIME])
+        # Read few partitions simultaneously, so that each fetch is large and memory is limited.
+        for at in range(0, len(ranges), _SIMULTANEOUS_PARTITIONS):
+            yield from read_ranges(options, ranges[at : at + _SIMULTANEOUS_PARTITIONS])
     finally:
         close_idle()

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.cli import main as cli
-from headrace.cli.moving import sizes
+from headrace.cli.reassignment_progress import sizes
 from headrace.client import Client, ConfigChange, ConfigResource, TopicPartition, connect
 from headrace.testing.cluster import RunningCluster
 from tests.cluster.history import Load, Reader, Topic, check, wait_for

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
-from headrace.cli.supervisor import broker_count, replicated
+from headrace.cli.supervisor import broker_count, replication_settings
 from headrace.client import connect
 from headrace.config.broker import BrokerConfig
 from headrace.ensemble.zookeeper import free_port, port_is_free
@@ -129,7 +129,7 @@ def test_missing_package_is_named(missing: str, tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("headrace: ")
     assert "pip install " in line
-    cluster_data.refuse_cluster(data)
+    cluster_data.check_not_a_cluster(data)
 
 
 def test_cluster_without_pyspark_downloads_zookeeper_and_opens_no_other_port(
@@ -170,7 +170,7 @@ def test_cluster_without_jars_and_network_names_the_next_step(tmp_path: Path) ->
     assert done.returncode == 1
     assert "headrace: Cannot download ZooKeeper" in done.stderr
     assert "HEADRACE_ZOOKEEPER_HOME" in done.stderr.splitlines()[-1]
-    cluster_data.refuse_cluster(data)
+    cluster_data.check_not_a_cluster(data)
 
 
 def test_zookeeper_port_requires_a_zookeeper_of_this_cluster(tmp_path: Path) -> None:
@@ -223,21 +223,21 @@ def test_a_move_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     moving.mkdir()
     (moving / "mill-0").mkdir()
     with pytest.raises(Failure, match="belongs to a cluster"):
-        cluster_data.refuse_cluster(tmp_path)
+        cluster_data.check_not_a_cluster(tmp_path)
     with pytest.raises(Failure, match="belongs to broker 2"):
-        cluster_data.take_over_single(tmp_path, 1)
-    cluster_data.take_over_single(tmp_path, 3)
+        cluster_data.convert_single_broker(tmp_path, 1)
+    cluster_data.convert_single_broker(tmp_path, 3)
     names = sorted(path.name for path in (tmp_path / "broker-2").iterdir())
     assert names == ["broker-2", "headrace-store.db", "meta.properties", "mill-0"]
     assert [path.name for path in tmp_path.iterdir()] == ["broker-2"]
-    cluster_data.take_over_single(tmp_path, 3)
+    cluster_data.convert_single_broker(tmp_path, 3)
     assert cluster_data.brokers_beyond(tmp_path, 1) == ["Broker 2"]
     assert cluster_data.brokers_beyond(tmp_path, 2) == []
     assert cluster_data.store_to_copy(tmp_path, 3) == tmp_path / "broker-2" / "headrace-store.db"
 
 
 def test_replication_settings_of_a_cluster_have_an_effect() -> None:
-    assert BrokerConfig.load(replicated({}, 2)).notes() == []
+    assert BrokerConfig.load(replication_settings({}, 2)).notes() == []
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_replication_settings_of_a_cluster_have_an_effect() -> None:
 def test_replication_follows_the_number_of_brokers(
     brokers: int, replicas: str, in_sync: str
 ) -> None:
-    assert replicated({}, brokers) == {
+    assert replication_settings({}, brokers) == {
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "min.insync.replicas": in_sync,
@@ -268,7 +268,7 @@ def test_explicit_replication_settings_win() -> None:
         "min.insync.replicas": "1",
         "num.partitions": "7",
     }
-    assert replicated(given, 3) == given
+    assert replication_settings(given, 3) == given
 
 
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]

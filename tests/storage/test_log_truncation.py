@@ -139,7 +139,7 @@ def test_a_full_disk_or_a_lack_of_descriptors_never_stops_a_truncation_halfway(
         files = SimulatedFiles(operation)
         log = filled(files, is_settled=is_settled)
         before = answers(log)
-        files.short_from = files.operations + operation
+        files.exhausted_from = files.operations + operation
         error = error_of_truncation(log, target)
         if error is not None:
             failures += 1

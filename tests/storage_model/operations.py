@@ -283,8 +283,8 @@ class Operations(Driver):
             except (OSError, ApiError) as error:
                 self._cut_failed(error, attempt)
             finally:
-                if self.files.short_from >= 0:
-                    self.files.short_from = -1
+                if self.files.exhausted_from >= 0:
+                    self.files.exhausted_from = -1
                     self.do_relief(0, 0)
             if log.is_offline:
                 return
@@ -305,7 +305,7 @@ class Operations(Driver):
         if b % 4 == 3:
             self.do_fault(b // 4, b // 7)
         elif b % 4 == 2:
-            self.files.short_from = self.files.operations + 1 + b // 4 % 20
+            self.files.exhausted_from = self.files.operations + 1 + b // 4 % 20
 
     def _cut_failed(self, error: OSError | ApiError, attempt: int) -> None:
         """As a follower does: it tries again, unless the disk is broken."""

@@ -85,9 +85,9 @@ def _waiting(client: "Client", topics: "Collection[TopicInfo]") -> list[dict[str
     except ClientError:
         return []  # Brokers before Kafka 3.8 do not know the API.
     waiting: dict[tuple[int, ...], list[str]] = {}
-    for where, info in sorted(replicas.items()):
+    for partition, info in sorted(replicas.items()):
         if info.leader < 0 and info.waits_for():
-            waiting.setdefault(info.waits_for(), []).append(str(where))
+            waiting.setdefault(info.waits_for(), []).append(str(partition))
     return [
         {"brokers": list(brokers), "partitions": partitions}
         for brokers, partitions in sorted(waiting.items())
@@ -106,10 +106,10 @@ def _offline(
             nodes = [node for node in part.replicas if node in live]
             requested[TopicPartition(topic.name, part.index)] = nodes
     offline: dict[int, list[str]] = {}
-    for where, ends in (client.log_ends(requested) if requested else {}).items():
+    for partition, ends in (client.log_ends(requested) if requested else {}).items():
         for node, end in ends.items():
             if end.is_offline:
-                offline.setdefault(node, []).append(str(where))
+                offline.setdefault(node, []).append(str(partition))
     return [{"broker": node, "partitions": offline[node]} for node in sorted(offline)]
 
 

@@ -4,8 +4,8 @@
     DATA/zookeeper-1, ...                    the data of each ZooKeeper node
     DATA/cluster.lock                        locked by the process that runs the cluster
 
-1. The next start resumes an interrupted conversion: it moves all files into one directory, whose
-   name no partition can have, and renames that directory last.
+1. A conversion first moves all files into a directory whose name no partition can have, and then
+   renames this directory. The next start resumes an interrupted conversion.
 """
 
 import os
@@ -66,7 +66,7 @@ def unusable(data: Path, error: OSError) -> Failure:
 
 @contextmanager
 def writing(data: Path) -> Iterator[None]:
-    """Explain errors of the files in the data directory."""
+    """Convert an OSError to a `Failure` that names the data directory."""
     try:
         yield
     except OSError as error:
@@ -74,11 +74,11 @@ def writing(data: Path) -> Iterator[None]:
 
 
 def _has_members(data: Path) -> bool:
-    """Whether a broker or ZooKeeper node of a cluster has files in the directory."""
+    """Whether the directory has data of a broker or a ZooKeeper node of a cluster."""
     return any(data.glob("broker-*")) or any(data.glob("zookeeper-*"))
 
 
-def refuse_cluster(data: Path) -> None:
+def check_not_a_cluster(data: Path) -> None:
     """Reject the data of a cluster: a single broker cannot serve it."""
     try:
         is_cluster = (data / _MOVING).exists() or bool(_members(data))
@@ -91,13 +91,13 @@ def refuse_cluster(data: Path) -> None:
         )
 
 
-def take_over_single(data: Path, broker_count: int) -> None:
+def convert_single_broker(data: Path, broker_count: int) -> None:
     """If this is the data directory of a single broker, convert it to that of a cluster."""
     moving = data / _MOVING
     if not moving.exists():
         if not (data / STORE_FILE).exists():
             return
-        _refuse_what_runs(data)
+        _check_not_running(data)
     node_id = known_node_id(data) or known_node_id(moving) or 1
     if not 1 <= node_id <= broker_count:
         raise Failure(
@@ -111,7 +111,7 @@ def take_over_single(data: Path, broker_count: int) -> None:
     moving.rename(broker_directory(data, node_id))
 
 
-def _refuse_what_runs(data: Path) -> None:
+def _check_not_running(data: Path) -> None:
     files = SystemFiles()
     try:
         files.close(files.lock(str(data / _BROKER_LOCK), f"{os.getpid()}\n"))

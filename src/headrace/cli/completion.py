@@ -75,17 +75,17 @@ def candidates(words: Sequence[str]) -> list[str]:
     if before[0] not in COMMANDS:
         return []
     parser = command_parser(before[0])
-    awaited: argparse.Action | None = None
+    option: argparse.Action | None = None
     for word in before[1:]:
-        if awaited is not None:
-            awaited = None
+        if option is not None:
+            option = None
         elif word in parser._option_string_actions:
             action = parser._option_string_actions[word]
-            awaited = None if action.nargs == 0 else action
+            option = None if action.nargs == 0 else action
         else:
             parser = _subparsers(parser).get(word, parser)
-    if awaited is not None:
-        return _starting(current, map(str, awaited.choices or ()))
+    if option is not None:
+        return _starting(current, map(str, option.choices or ()))
     if current.startswith("-"):
         return _starting(current, parser._option_string_actions)
     choices = [

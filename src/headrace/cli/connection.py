@@ -13,18 +13,20 @@ from headrace.cli.failure import Failure, as_sentence
 if TYPE_CHECKING:
     from headrace.client import Client
 
-VARIABLE = "HEADRACE_BOOTSTRAP"
-FALLBACK = "localhost:9092"
+ADDRESS_VARIABLE = "HEADRACE_BOOTSTRAP"
+DEFAULT_ADDRESS = "localhost:9092"
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser, default: str = FALLBACK) -> None:
-    """`default` names the address that is used without the option and the variable."""
+def add_connection_arguments(
+    parser: argparse.ArgumentParser, default: str = DEFAULT_ADDRESS
+) -> None:
+    """`default` describes the address without the option and the environment variable."""
     parser.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT",
         default=None,
-        help=f"bootstrap broker, or several separated by commas (default: ${VARIABLE}, else "
-        f"{default})",
+        help="bootstrap broker, or several separated by commas "
+        f"(default: ${ADDRESS_VARIABLE}, else {default})",
     )
     add_credential_arguments(parser)
 
@@ -40,8 +42,8 @@ def sentence(summary: str) -> str:
 def add_action(
     actions: Any, name: str, summary: str, run: Any, *, json: bool = True
 ) -> argparse.ArgumentParser:
-    """One of a command's actions: `run(client, args)`, see `run_action`."""
-    # `topics create` has its own --config; the option of all commands is --command-config there.
+    """Add an action to a command. `run_action` calls `run(client, args)`."""
+    # `topics create` has another --config. There, the properties file is --command-config.
     parser: argparse.ArgumentParser = actions.add_parser(
         name, help=summary, description=sentence(summary), conflict_handler="resolve"
     )
@@ -60,10 +62,10 @@ def run_action(args: argparse.Namespace) -> int:
 
 @contextmanager
 def connected(args: argparse.Namespace) -> Iterator["Client"]:
-    """A client for the cluster that the command names; its errors become failures."""
+    """Connect to the cluster of the arguments. Errors of the client become `Failure`."""
     from headrace.client import AuthenticationFailed, ClientError, NotAuthorized, connect
 
-    address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
+    address = args.bootstrap_server or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     try:
         client = connect(address, client_id="headrace-cli", **client_settings(args))
         client.report_waiting(_report_waiting)

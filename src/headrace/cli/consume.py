@@ -1,4 +1,4 @@
-"""`headrace consume TOPIC`: prints records, as text, by a template, or as JSON."""
+"""`headrace consume TOPIC`: prints records as text, with a template, or as JSON."""
 
 import argparse
 import re
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _IDLE_MS = 500
 _NUMBER = re.compile("[0-9]{1,19}")
-_PLACES = (
+_POSITIONS = (
     "earliest, latest, an offset, a time such as 2026-01-31T12:00 (UTC by default), or "
     "@MILLISECONDS"
 )
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         default="earliest",
         metavar="POSITION",
-        help=f"start position: {_PLACES} (default: earliest)",
+        help=f"start position: {_POSITIONS} (default: earliest)",
     )
     parser.add_argument(
         "--until",
@@ -83,19 +83,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from headrace.cli.template import json_line, template
 
-    write_one: Callable[[Record], bytes] = json_line if args.json else template(args.format)
+    format_record: Callable[[Record], bytes] = json_line if args.json else template(args.format)
     if args.max is not None and args.max < 0:
         raise Failure("--max cannot be negative.", 2)
     read = _read if args.group is None else _read_as_member
     count = 0
     out = sys.stdout.buffer
-    with connected(args) as client, closing(read(client, args)) as portions, Progress() as progress:
+    with connected(args) as client, closing(read(client, args)) as lists, Progress() as progress:
         show_progress = progress.visible and not sys.stdout.isatty()
-        for records in portions:
+        for records in lists:
             if not records:
                 _check_reader(out.fileno())
                 continue
-            out.write(b"".join(map(write_one, records)))
+            out.write(b"".join(map(format_record, records)))
             out.flush()
             count += len(records)
             if show_progress:
@@ -131,9 +131,9 @@ def _read_as_member(
             2,
         )
     client.describe_topic(args.topic)
-    left = args.max
+    remaining = args.max
     with (
-        _ended_politely() as signals,
+        _delayed_signals() as signals,
         client.group_consumer(
             args.group,
             args.topic,
@@ -142,16 +142,16 @@ def _read_as_member(
             isolation=args.isolation,
         ) as member,
     ):
-        while not signals and (left is None or left > 0):
-            records = member.poll(_IDLE_MS, 1_000 if left is None else min(left, 1_000))
-            if left is not None:
-                left -= len(records)
+        while not signals and (remaining is None or remaining > 0):
+            records = member.poll(_IDLE_MS, 1_000 if remaining is None else min(remaining, 1_000))
+            if remaining is not None:
+                remaining -= len(records)
             yield records
 
 
 @contextmanager
-def _ended_politely() -> Iterator[list[int]]:
-    """Delays a signal until the fetched records are printed and the group is left.
+def _delayed_signals() -> Iterator[list[int]]:
+    """Delays a signal until the fetched records are printed and the group is remaining.
 
     A second signal ends the command immediately.
     """
@@ -175,7 +175,7 @@ def _ended_politely() -> Iterator[list[int]]:
 
 
 def _check_reader(descriptor: int) -> None:
-    """Detect that the reader has closed the pipe, even while there is nothing to write."""
+    """Raise BrokenPipeError if the reader has closed the pipe, also if no record arrives."""
     poll = select.poll()
     poll.register(descriptor, 0)
     if any(events & select.POLLERR for _, events in poll.poll(0)):
@@ -185,18 +185,18 @@ def _check_reader(descriptor: int) -> None:
 def _start(text: str) -> Any:
     if text in ("earliest", "latest"):
         return text
-    return _place(text, f"--from takes {_PLACES}")
+    return _position(text, f"--from takes {_POSITIONS}")
 
 
 def _until(text: str) -> Any:
     if text == "end":
         return text
-    return _place(
+    return _position(
         text, "--until takes end, an offset, a time such as 2026-01-31T12:00, or @MILLISECONDS"
     )
 
 
-def _place(text: str, usage: str) -> Any:
+def _position(text: str, usage: str) -> Any:
     from headrace.client import AtTime
 
     digits = text.removeprefix("@")

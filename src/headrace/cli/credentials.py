@@ -34,7 +34,7 @@ def config_path(args: argparse.Namespace) -> str | None:
 
 
 def client_settings(args: argparse.Namespace) -> "SecuritySettings":
-    """What the file of a command adds to its client's settings."""
+    """The client settings in the properties file of a command; empty without a file."""
     path = config_path(args)
     if not path:
         return {}
@@ -52,7 +52,7 @@ def client_settings(args: argparse.Namespace) -> "SecuritySettings":
 
 
 def read_password(user: str) -> str:
-    """Asks for a new password twice on a terminal, else reads a line from standard input."""
+    """Prompt for a new password twice on a terminal, else read a line from standard input."""
     if sys.stdin.isatty():
         password = getpass.getpass(f"New password of {user}: ")
         if getpass.getpass("Repeat the password: ") != password:
@@ -64,6 +64,6 @@ def read_password(user: str) -> str:
     try:
         password.encode()
     except UnicodeEncodeError:
-        # Its text must not be in the message.
+        # The message must not contain the password.
         raise Failure("The password is not UTF-8. Enter another one.", 2) from None
     return password

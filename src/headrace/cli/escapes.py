@@ -7,7 +7,7 @@ _PATTERN = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 
 
 def unescape(text: str) -> str:
-    r"""Reads \n, \t, \r, \0, \\ and \xNN; any other escape stays as it is."""
+    r"""Reads \n, \t, \r, \0, \\ and \xNN; any other escape stays unchanged."""
 
     def replace(match: re.Match[str]) -> str:
         escape = match[1]

@@ -42,14 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         reset_offsets,
     )
     add_reset_arguments(reset)
-    forget = add_action(
+    delete_offsets = add_action(
         actions,
         "delete-offsets",
         "delete committed offsets of topics that the group no longer reads",
-        _forget,
+        _delete_offsets,
     )
-    forget.add_argument("group", metavar="GROUP", help="the group")
-    forget.add_argument(
+    delete_offsets.add_argument("group", metavar="GROUP", help="the group")
+    delete_offsets.add_argument(
         "--topic",
         action="append",
         required=True,
@@ -125,16 +125,16 @@ def _description(client: "Client", group: "GroupInfo") -> dict[str, Any]:
 def _end_offsets(
     client: "Client", partitions: "list[TopicPartition]"
 ) -> "dict[TopicPartition, int]":
-    """The end offsets of the partitions; deleted ones are omitted."""
+    """The end offsets of the partitions. Omits deleted partitions."""
     topics = client.list_topics()
-    there = [
+    existing = [
         partition
         for partition in partitions
         if partition.topic in topics
         and partition.partition < len(topics[partition.topic].partitions)
     ]
-    ends = client.list_offsets(dict.fromkeys(there, "latest"))
-    return {partition: ends[partition].offset for partition in there}
+    ends = client.list_offsets(dict.fromkeys(existing, "latest"))
+    return {partition: ends[partition].offset for partition in existing}
 
 
 def _lags_ms(
@@ -142,7 +142,7 @@ def _lags_ms(
     committed: "dict[TopicPartition, GroupOffset]",
     ends: "dict[TopicPartition, int]",
 ) -> "dict[TopicPartition, int]":
-    """How old the next record is that each partition's reader has not read; 0 if there is none."""
+    """The age of the first record after each committed offset; 0 if the offset is at the end."""
     known = {partition: at.offset for partition, at in committed.items() if partition in ends}
     behind = {partition: offset for partition, offset in known.items() if offset < ends[partition]}
     lags = {partition: 0 for partition in known if partition not in behind}
@@ -254,29 +254,29 @@ def _delete(client: "Client", args: argparse.Namespace) -> None:
         print(f"Deleted group {name}.")
 
 
-def _forget(client: "Client", args: argparse.Namespace) -> None:
+def _delete_offsets(client: "Client", args: argparse.Namespace) -> None:
     from headrace.client import ErrorCode
 
     partitions = chosen_partitions(client, args.topic)
     errors = client.delete_group_offsets(args.group, partitions)
-    refused = {partition: code for partition, code in errors.items() if code is not ErrorCode.NONE}
+    failed = {partition: code for partition, code in errors.items() if code is not ErrorCode.NONE}
     if args.json:
         print_json(
             [
                 {
                     "topic": partition.topic,
                     "partition": partition.partition,
-                    "error": refused[partition].name,
+                    "error": failed[partition].name,
                 }
-                if partition in refused
+                if partition in failed
                 else {"topic": partition.topic, "partition": partition.partition, "error": None}
                 for partition in errors
             ]
         )
-    if refused:
-        partition, code = next(iter(refused.items()))
+    if failed:
+        partition, code = next(iter(failed.items()))
         reads = code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         why = "the group still reads the topic" if reads else code.name
-        raise Failure(f"{plural(len(refused), 'offset')} not deleted: {partition}: {why}.")
+        raise Failure(f"{plural(len(failed), 'offset')} not deleted: {partition}: {why}.")
     if not args.json:
         print(f"Deleted the offsets of {plural(len(errors), 'partition')}.")

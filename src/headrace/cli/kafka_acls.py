@@ -55,7 +55,7 @@ async def acls_of(store: "Store") -> "list[Acl]":
 
 
 def decoded(path: str, pattern: PatternType, type_: str, name: str, data: bytes) -> "Iterator[Acl]":
-    """The rules of one node. Raises Failure if one cannot be imported."""
+    """The ACLs of one ZooKeeper node. Raises Failure if one cannot be imported."""
     from headrace.coordination.acl_layout import from_row
 
     try:

@@ -1,4 +1,4 @@
-"""`headrace leaders`: elect preferred replicas, or uncleanly any replica."""
+"""`headrace leaders`: elect preferred replicas, or with --unclean out-of-sync replicas."""
 
 import argparse
 import contextlib
@@ -55,17 +55,19 @@ def run(args: argparse.Namespace) -> int:
         if args.unclean:
             chosen = _confirmed(client, args, chosen)
         outcomes = client.elect_leaders(chosen, unclean=args.unclean) if chosen != [] else {}
-    elected = sorted(where for where, error in outcomes.items() if error is None)
+    elected = sorted(partition for partition, error in outcomes.items() if error is None)
     failed = {
-        where: describe(error)
-        for where, error in sorted(outcomes.items())
+        partition: describe(error)
+        for partition, error in sorted(outcomes.items())
         if error is not None and error.code != ErrorCode.ELECTION_NOT_NEEDED
     }
     if args.json:
         print_json(
             {
-                "elected": [where._asdict() for where in elected],
-                "failed": [{**where._asdict(), "error": text} for where, text in failed.items()],
+                "elected": [partition._asdict() for partition in elected],
+                "failed": [
+                    {**partition._asdict(), "error": text} for partition, text in failed.items()
+                ],
             }
         )
     else:
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         if failed:
             print_table(
                 ("topic", "partition", "not elected because"),
-                [(*where, text) for where, text in failed.items()],
+                [(*partition, text) for partition, text in failed.items()],
             )
     return 1 if failed else 0
 
@@ -104,23 +106,32 @@ def _confirmed(
     client: "Client", args: argparse.Namespace, chosen: "list[TopicPartition] | None"
 ) -> "list[TopicPartition]":
     """Show the replicas of each partition, and return the partitions if the user confirms."""
-    topics = [where.topic for where in chosen] if chosen is not None else client.list_topics()
+    topics = (
+        [partition.topic for partition in chosen] if chosen is not None else client.list_topics()
+    )
     known = client.describe_replicas(list(topics)) if topics else {}
     wanted = {
-        where: info
-        for where, info in sorted(known.items())
-        if info.leader < 0 and (chosen is None or where in chosen)
+        partition: info
+        for partition, info in sorted(known.items())
+        if info.leader < 0 and (chosen is None or partition in chosen)
     }
     if not wanted:
         return []
     ends = client.log_ends(
-        {where: [n for n in i.replicas if n not in i.offline] for where, i in wanted.items()}
+        {
+            partition: [n for n in i.replicas if n not in i.offline]
+            for partition, i in wanted.items()
+        }
     )
     # The output of --json is for a program; the table is for the person who confirms.
     with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
         print_table(
             ("topic", "partition", "broker", "last epoch", "log end", "state"),
-            [row for where, info in wanted.items() for row in _rows(where, info, ends[where])],
+            [
+                row
+                for partition, info in wanted.items()
+                for row in _rows(partition, info, ends[partition])
+            ],
         )
         print(
             "The live replica with the longest log becomes leader. Records that it lacks are LOST."
@@ -133,7 +144,7 @@ def _confirmed(
 
 
 def _rows(
-    where: "TopicPartition", info: "ReplicaInfo", ends: "Mapping[int, LogEnd]"
+    partition: "TopicPartition", info: "ReplicaInfo", ends: "Mapping[int, LogEnd]"
 ) -> "list[tuple[Any, ...]]":
     rows: list[tuple[Any, ...]] = []
     for node in info.replicas:
@@ -141,12 +152,12 @@ def _rows(
         role = "was in sync" if is_member else "was not in sync"
         end = ends.get(node)
         if end is None:
-            rows.append((*where, node, "-", "-", f"MISSING, {role}"))
+            rows.append((*partition, node, "-", "-", f"MISSING, {role}"))
         elif end.is_offline:
-            rows.append((*where, node, "-", "-", f"OFFLINE log, {role}"))
+            rows.append((*partition, node, "-", "-", f"OFFLINE log, {role}"))
         else:
             kept = ", might have lost records" if node in info.last_known else ""
-            rows.append((*where, node, end.leader_epoch, end.end_offset, f"{role}{kept}"))
+            rows.append((*partition, node, end.leader_epoch, end.end_offset, f"{role}{kept}"))
     return rows
 
 

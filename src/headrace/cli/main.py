@@ -158,7 +158,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_missing_streams()
-    _escape_what_cannot_be_shown()
+    _escape_unprintable_output()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -186,7 +186,7 @@ def _open_missing_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
-def _escape_what_cannot_be_shown() -> None:
+def _escape_unprintable_output() -> None:
     """Escape characters on standard output, as Python does on standard error."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")

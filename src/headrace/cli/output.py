@@ -39,7 +39,7 @@ def _text(cell: object) -> str:
     text = str(cell)
     if text.isprintable():
         return text
-    # Clients select names, which must not control the terminal.
+    # Any client can create names, and a name must not send control codes to the terminal.
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

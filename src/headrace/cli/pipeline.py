@@ -1,4 +1,4 @@
-"""`headrace pipeline`: make, run, watch and draw Spark Declarative Pipelines over topics."""
+"""`headrace pipeline`: create, run, watch and draw Spark Declarative Pipelines over topics."""
 
 import argparse
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.cli.connection import (
-    FALLBACK,
-    VARIABLE,
+    ADDRESS_VARIABLE,
+    DEFAULT_ADDRESS,
     add_connection_arguments,
     add_json_argument,
     name_and_value,
@@ -106,7 +106,7 @@ def _add(actions: Any, name: str, summary: str, run: Any) -> argparse.ArgumentPa
         metavar="DIR",
         help="directory of the project (default: .)",
     )
-    add_connection_arguments(parser, f"the project's own, else {FALLBACK}")
+    add_connection_arguments(parser, f"the project's own, else {DEFAULT_ADDRESS}")
     return parser
 
 
@@ -186,7 +186,7 @@ def _report_end(
 
 
 def _bootstrap(args: argparse.Namespace) -> str | None:
-    return args.bootstrap_server or os.environ.get(VARIABLE)
+    return args.bootstrap_server or os.environ.get(ADDRESS_VARIABLE)
 
 
 def _run(args: argparse.Namespace) -> int:

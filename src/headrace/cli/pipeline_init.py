@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.connection import (
-    FALLBACK,
-    VARIABLE,
+    ADDRESS_VARIABLE,
+    DEFAULT_ADDRESS,
     add_connection_arguments,
     connected,
     sentence,
@@ -53,7 +53,7 @@ def _init(args: argparse.Namespace) -> int:
     if args.avro_schema is not None and args.topic is None:
         raise Failure("--avro-schema requires --topic.", 2)
     directory = Path(args.name)
-    address = args.bootstrap_server or os.environ.get(VARIABLE) or FALLBACK
+    address = args.bootstrap_server or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     try:
         written, notes, steps = _written(args, directory, address)
     except (FileExistsError, ValueError) as error:
@@ -97,7 +97,7 @@ def _written(
 
     table = plain_table() if args.topic is None else _sampled(args)
     written = write_starter(directory, name=directory.name, bootstrap=address, table=table)
-    server = "" if address == FALLBACK else f" --bootstrap-server {address}"
+    server = "" if address == DEFAULT_ADDRESS else f" --bootstrap-server {address}"
     create = [] if args.topic is not None else [f"headrace topics create {TOPIC}{server}"]
     return written, table.notes, [*create, "headrace pipeline run"]
 

@@ -186,16 +186,16 @@ def print_each_problem(problems: "Sequence[Problem]", *, whole: bool) -> None:
 
 def _print_next(args: argparse.Namespace, outcome: "Outcome") -> None:
     """Print the next useful command."""
-    place = "" if args.directory == "." else f" {shlex.quote(args.directory)}"
+    directory = "" if args.directory == "." else f" {shlex.quote(args.directory)}"
     if outcome.state != COMPLETED:
-        command = "" if args.verbose else f"headrace pipeline {args.action}{place} --verbose"
+        command = "" if args.verbose else f"headrace pipeline {args.action}{directory} --verbose"
         purpose = "print complete errors, including Java's"
     elif outcome.dry:
-        command, purpose = f"headrace pipeline run{place}", "fill the tables"
+        command, purpose = f"headrace pipeline run{directory}", "fill the tables"
     else:
         stored = [n.name for n in outcome.graph.nodes.values() if n.kind in ("table", "view")]
-        where = f" --directory{place}" if place else ""
-        command = f"headrace pipeline show {stored[-1]}{where}" if stored else ""
+        option = f" --directory{directory}" if directory else ""
+        command = f"headrace pipeline show {stored[-1]}{option}" if stored else ""
         purpose = "print rows of a table"
     if command:
         print(f"\nNext: {command}  # {purpose}")

@@ -42,9 +42,9 @@ def screen() -> Iterator[Screen]:
     from rich.console import Console
     from rich.live import Live
 
-    picture = Picture()
+    picture = LiveTable()
     with Live(
-        get_renderable=picture.drawn,
+        get_renderable=picture.render,
         console=Console(stderr=True),
         transient=True,
         refresh_per_second=4,
@@ -74,7 +74,7 @@ class _Lines(_Silence):
         sys.stderr.flush()
 
 
-class Picture(_Silence):
+class LiveTable(_Silence):
     def __init__(self) -> None:
         self._text = ""
         self._run: Run | None = None
@@ -86,7 +86,7 @@ class Picture(_Silence):
     def begins(self, run: Run) -> None:
         self._run = run
 
-    def drawn(self) -> "Table":
+    def render(self) -> "Table":
         from rich.spinner import Spinner
         from rich.table import Table
 

@@ -95,11 +95,11 @@ def _send_lines(producer: "Producer", args: argparse.Namespace, progress: Progre
 
 
 def lines(descriptor: int, when_quiet: Callable[[], None]) -> Iterator[bytes]:
-    """Lines without their ends. `when_quiet` is called when no input arrives for a moment.
+    """Yield lines without their ends. Calls `when_quiet` if no input arrives for 5 ms.
 
-    The client has no thread that sends lingering records, so they are sent before the next wait.
+    The blocking client has no thread that sends batches after linger_ms. `when_quiet` sends them.
     """
-    begun: list[bytes] = []  # The beginning of a line whose end has not arrived yet.
+    begun: list[bytes] = []  # The first part of a line whose end has not arrived yet.
     pending = False
     while True:
         if pending and not select.select([descriptor], [], [], _QUIET_S)[0]:

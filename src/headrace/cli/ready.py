@@ -1,7 +1,8 @@
 """Arguments and files of commands that run until they are stopped, and the ready line.
 
-The files exist while the command serves. A command that was killed leaves them behind; the state
-file identifies the process, so that a later process with the same pid is not mistaken for it.
+The files exist while the command is ready. They remain if the command is killed. The state file
+contains the start time of the process, so that a later process with the same pid is not mistaken
+for it.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def add_ready_file_argument(parser: argparse.ArgumentParser, ready: str) -> None
 
 
 def state_file(data: Path) -> Path:
-    """Describes the process that uses this data directory."""
+    """The path of the file that describes the process that uses this data directory."""
     return data / STATE_FILE
 
 
@@ -61,7 +62,7 @@ def ready_line(address: str, directory: str) -> str:
 
 
 def _running_s() -> float:
-    """How long ago this process started."""
+    """The time since the start of this process."""
     start_ticks = int(process_identity(os.getpid()).rpartition(" ")[2])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
 
@@ -88,7 +89,7 @@ class ReadyFiles:
 
 
 def check_ready_file(path: str | None) -> None:
-    """Fail before the start, which would create data, if the file cannot be written."""
+    """Raise Failure if the file cannot be written. Called before the start creates data."""
     if path is not None and (problem := _unwritable(Path(path))):
         raise Failure(_ready_failure(path, problem), 2)
 
@@ -106,7 +107,7 @@ def _ready_failure(path: str, problem: str) -> str:
 
 
 def write_ready_file(path: str, address: str, **more: object) -> None:
-    """Written under another name, then renamed: a reader finds a complete file or none."""
+    """Write the file under another name, then rename it. So readers never see a partial file."""
     part = f"{path}.part"
     try:
         with open(part, "w", encoding="utf-8") as file:
@@ -126,6 +127,6 @@ def remove_ready_file(path: str | None) -> None:
                 os.unlink(path)
 
 
-def farewell(name: str = "Headrace", *, is_temporary: bool) -> str:
+def stopped_line(name: str = "Headrace", *, is_temporary: bool) -> str:
     data = "the temporary data is deleted" if is_temporary else "all data is on disk"
     return f"{name} has stopped; {data}."

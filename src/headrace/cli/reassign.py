@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli import moving, throttling
+from headrace.cli import reassignment_progress, reassignment_throttle
 from headrace.cli.connection import add_action, describe, run_action
 from headrace.cli.failure import Failure
 from headrace.cli.output import plural, print_json, print_table, size_text
@@ -102,14 +102,14 @@ def read_plan(path: Path) -> "Targets":
             case {"topic": str(topic), "partition": int(index), "replicas": [*nodes]} if (
                 nodes and all(isinstance(node, int) for node in nodes)
             ):
-                where = TopicPartition(topic, index)
+                partition = TopicPartition(topic, index)
             case _:
                 raise Failure(f"{path}: {row} must have topic, partition and replicas.", 2)
-        if where in targets:
-            raise Failure(f"{path} contains {where} twice.", 2)
+        if partition in targets:
+            raise Failure(f"{path} contains {partition} twice.", 2)
         if len(set(nodes)) != len(nodes):
-            raise Failure(f"{path}: {where} has a broker twice.", 2)
-        targets[where] = tuple(nodes)
+            raise Failure(f"{path}: {partition} has a broker twice.", 2)
+        targets[partition] = tuple(nodes)
     return targets
 
 
@@ -117,8 +117,8 @@ def _plan_fields(targets: "Mapping[TopicPartition, Sequence[int]]") -> dict[str,
     return {
         "version": 1,
         "partitions": [
-            {"topic": where.topic, "partition": where.partition, "replicas": list(nodes)}
-            for where, nodes in sorted(targets.items())
+            {"topic": partition.topic, "partition": partition.partition, "replicas": list(nodes)}
+            for partition, nodes in sorted(targets.items())
         ],
     }
 
@@ -128,18 +128,22 @@ def racks_of(client: "Client") -> "dict[int, str | None]":
 
 
 def _plan(client: "Client", args: argparse.Namespace) -> None:
-    now = moving.places(client)
-    before = now.settled()
+    placement = reassignment_progress.read_placement(client)
+    before = placement.target_replicas()
     racks = racks_of(client)
     targets = _planned(before, racks, args)
-    moving.refuse_unknown(now, targets)
-    for where, nodes in targets.items():
+    reassignment_progress.check_partitions_exist(placement, targets)
+    for partition, nodes in targets.items():
         for node in nodes:
-            if node not in racks and node not in before[where]:
+            if node not in racks and node not in before[partition]:
                 raise _no_broker(node, racks)
-    targets = {where: nodes for where, nodes in targets.items() if nodes != before[where]}
-    count = sum(len(set(nodes) - set(before[where])) for where, nodes in targets.items())
-    size_bytes = moving.bytes_to_move(before, targets, moving.sizes(client))
+    targets = {
+        partition: nodes for partition, nodes in targets.items() if nodes != before[partition]
+    }
+    count = sum(len(set(nodes) - set(before[partition])) for partition, nodes in targets.items())
+    size_bytes = reassignment_progress.bytes_to_move(
+        before, targets, reassignment_progress.sizes(client)
+    )
     if args.output is not None:
         try:
             args.output.write_text(json.dumps(_plan_fields(targets)) + "\n", encoding="utf-8")
@@ -149,8 +153,8 @@ def _plan(client: "Client", args: argparse.Namespace) -> None:
         print_json({**_plan_fields(targets), "replicas_to_move": count, "bytes": size_bytes})
         return
     rows = [
-        (where.topic, where.partition, before[where], nodes)
-        for where, nodes in sorted(targets.items())
+        (partition.topic, partition.partition, before[partition], nodes)
+        for partition, nodes in sorted(targets.items())
     ]
     if not rows:
         print("The plan is empty: no replica has to be moved.")
@@ -195,13 +199,13 @@ def _no_broker(node_id: int, racks: "Racks") -> Failure:
 def _execute(client: "Client", args: argparse.Namespace) -> None:
     targets = read_plan(args.file)
     if args.throttle is not None:
-        now = moving.places(client)
-        moving.refuse_unknown(now, targets)
-        throttling.set_throttle(client, now, targets, args.throttle)
-    begun = moving.begin(client, targets)
+        placement = reassignment_progress.read_placement(client)
+        reassignment_progress.check_partitions_exist(placement, targets)
+        reassignment_throttle.set_throttle(client, placement, targets, args.throttle)
+    begun = reassignment_progress.begin(client, targets)
     if not args.no_wait:
         resume = f"See: headrace reassign status {args.file}"
-        moving.wait_until_moved(client, targets, resume)
+        reassignment_progress.wait_until_reassigned(client, targets, resume)
         _lift_throttle(client, targets)
     if args.json:
         print_json({"begun": begun, "partitions": len(targets), "is_done": not args.no_wait})
@@ -215,19 +219,29 @@ def _lift_throttle(client: "Client", moved: "Iterable[TopicPartition]") -> bool:
     """Remove the throttle, unless other reassignments are in progress, which can need it."""
     if client.list_reassignments():
         return False
-    return throttling.lift_throttle(client, {where.topic for where in moved})
+    return reassignment_throttle.lift_throttle(client, {partition.topic for partition in moved})
 
 
 def _status(client: "Client", args: argparse.Namespace) -> None:
-    now = moving.places(client)
+    placement = reassignment_progress.read_placement(client)
     targets = read_plan(args.file) if args.file is not None else None
     if targets is None:
-        targets = {where: move.target for where, move in now.moving.items()}
-    moving.refuse_unknown(now, targets)
-    coming = {node for where in targets if where in now.moving for node in now.moving[where].adding}
-    known = moving.sizes(client) if coming else {}
-    rows = [_status_row(now, where, targets[where], known) for where in sorted(targets)]
-    lifted = args.file is not None and not now.moving and _lift_throttle(client, targets)
+        targets = {partition: move.target for partition, move in placement.reassignments.items()}
+    reassignment_progress.check_partitions_exist(placement, targets)
+    adding_brokers = {
+        node
+        for partition in targets
+        if partition in placement.reassignments
+        for node in placement.reassignments[partition].adding
+    }
+    known = reassignment_progress.sizes(client) if adding_brokers else {}
+    rows = [
+        _status_row(placement, partition, targets[partition], known)
+        for partition in sorted(targets)
+    ]
+    lifted = (
+        args.file is not None and not placement.reassignments and _lift_throttle(client, targets)
+    )
     if args.json:
         print_json(rows)
         return
@@ -245,42 +259,49 @@ def _status(client: "Client", args: argparse.Namespace) -> None:
 
 
 def _status_row(
-    now: moving.Places, where: "TopicPartition", target: Sequence[int], known: moving.Sizes
+    placement: reassignment_progress.Placement,
+    partition: "TopicPartition",
+    target: Sequence[int],
+    known: reassignment_progress.Sizes,
 ) -> dict[str, Any]:
-    move = now.moving.get(where)
-    replicas = now.replicas[where] if move is None else move.replicas
+    move = placement.reassignments.get(partition)
+    replicas = placement.replicas[partition] if move is None else move.replicas
     adding = () if move is None else move.adding
-    whole = moving.size_of(where, known, [node for node in replicas if node not in adding])
-    copied = sum(min(known.get((where, node), 0), whole) for node in adding)
-    state = now.state(where, target)
+    full_size = reassignment_progress.size_of(
+        partition, known, [node for node in replicas if node not in adding]
+    )
+    copied = sum(min(known.get((partition, node), 0), full_size) for node in adding)
+    state = placement.state(partition, target)
     return {
-        "topic": where.topic,
-        "partition": where.partition,
+        "topic": partition.topic,
+        "partition": partition.partition,
         "replicas": replicas,
         "target": target,
         "adding": adding,
         "removing": () if move is None else move.removing,
         "state": state,
-        "part_copied": copied / (whole * len(adding)) if whole and adding else float(not adding),
+        "part_copied": copied / (full_size * len(adding))
+        if full_size and adding
+        else float(not adding),
     }
 
 
 def _cancel(client: "Client", args: argparse.Namespace) -> None:
     from headrace.client import ErrorCode
 
-    now = moving.places(client)
-    stopped = list(now.moving)
+    placement = reassignment_progress.read_placement(client)
+    stopped = list(placement.reassignments)
     named = stopped
     if not args.all:
         named = list(read_plan(args.file))
-        moving.refuse_unknown(now, named)
-        stopped = [where for where in named if where in now.moving]
-    refused = client.alter_reassignments(dict.fromkeys(stopped)) if stopped else {}
-    for where, error in refused.items():
+        reassignment_progress.check_partitions_exist(placement, named)
+        stopped = [partition for partition in named if partition in placement.reassignments]
+    errors = client.alter_reassignments(dict.fromkeys(stopped)) if stopped else {}
+    for partition, error in errors.items():
         # The reassignment completed before it could be cancelled.
         if error.code != ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
-            raise Failure(f"Cannot cancel the reassignment of {where}: {describe(error)}")
-    count = len(stopped) - len(refused)
+            raise Failure(f"Cannot cancel the reassignment of {partition}: {describe(error)}")
+    count = len(stopped) - len(errors)
     _lift_throttle(client, named)
     if args.json:
         print_json({"cancelled": count})

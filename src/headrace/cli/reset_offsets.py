@@ -21,7 +21,7 @@ _SHORT_DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
 _ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
-class Move(NamedTuple):
+class OffsetChange(NamedTuple):
     """One line of a plan."""
 
     partition: "TopicPartition"
@@ -77,30 +77,30 @@ def reset_offsets(client: "Client", args: argparse.Namespace) -> None:
     plan = _plan(client, args)
     if args.execute:
         client.commit_group_offsets(
-            args.group, {move.partition: GroupOffset(move.after) for move in plan}
+            args.group, {change.partition: GroupOffset(change.after) for change in plan}
         )
     _show(plan, args)
 
 
-def _show(plan: list[Move], args: argparse.Namespace) -> None:
+def _show(plan: list[OffsetChange], args: argparse.Namespace) -> None:
     if args.json:
-        moves = [
+        changes = [
             {
-                "topic": move.partition.topic,
-                "partition": move.partition.partition,
-                "offset": move.before,
-                "new_offset": move.after,
+                "topic": change.partition.topic,
+                "partition": change.partition.partition,
+                "offset": change.before,
+                "new_offset": change.after,
             }
-            for move in plan
+            for change in plan
         ]
-        print_json({"group": args.group, "executed": args.execute, "partitions": moves})
+        print_json({"group": args.group, "executed": args.execute, "partitions": changes})
     elif args.csv:
-        for move in plan:
-            print(f"{move.partition.topic},{move.partition.partition},{move.after}")
+        for change in plan:
+            print(f"{change.partition.topic},{change.partition.partition},{change.after}")
     else:
         rows = [
-            (move.partition.topic, move.partition.partition, move.before, move.after)
-            for move in plan
+            (change.partition.topic, change.partition.partition, change.before, change.after)
+            for change in plan
         ]
         print_table(("topic", "partition", "offset", "new offset"), rows)
         count = plural(len(plan), "partition")
@@ -113,7 +113,7 @@ def _show(plan: list[Move], args: argparse.Namespace) -> None:
             )
 
 
-def _plan(client: "Client", args: argparse.Namespace) -> list[Move]:
+def _plan(client: "Client", args: argparse.Namespace) -> list[OffsetChange]:
     committed = client.group_offsets(args.group)
     if args.from_file is not None:
         wanted = _read_file(args.from_file)
@@ -133,7 +133,9 @@ def _plan(client: "Client", args: argparse.Namespace) -> list[Move]:
     for partition in sorted(partitions):
         start, end = starts[partition].offset, ends[partition].offset
         plan.append(
-            Move(partition, before.get(partition), min(max(after.get(partition, end), start), end))
+            OffsetChange(
+                partition, before.get(partition), min(max(after.get(partition, end), start), end)
+            )
         )
     return plan
 

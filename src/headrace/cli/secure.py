@@ -43,8 +43,8 @@ def check_settings(settings: Mapping[str, str]) -> None:
             )
 
 
-def refuse_open_start(data: Path) -> None:
-    """Raise Failure if a start without --secure would open a secured directory to everyone."""
+def check_not_secured(data: Path) -> None:
+    """Raise Failure if the data was created with --secure, for a start without --secure."""
     directory = data / DIRECTORY
     # Unlike Path.exists, this is False without permission, which the start reports itself.
     if os.path.exists(directory / ADMIN_FILE):
@@ -105,7 +105,10 @@ def _create_certificates(directory: Path) -> None:
 
 
 def _create_admin(directory: Path) -> None:
-    """The first user: the brokers read it from their environment, and only if no user exists."""
+    """Create the credentials of the first user, and pass them to the brokers in the environment.
+
+    Brokers ignore them if a user exists.
+    """
     file = directory / ADMIN_FILE
     if file.exists():
         # The first start can have ended before it created the user.
@@ -141,7 +144,7 @@ def _token_key(directory: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """A private file. It appears with its complete content."""
+    """Write a file that only its owner can read. Other processes never see a partial file."""
     part = file.with_name(f".{file.name}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="ascii") as opened:
@@ -150,7 +153,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def next_steps(data: Path, port: int) -> str:
-    """Lines about the use of the cluster. `port` is 0 if the system chooses it."""
+    """The next commands for the user. `port` is 0 if the system chooses the port."""
     directory = (data / DIRECTORY).absolute()
     config = f"--config {directory / ADMIN_FILE}"
     if port != PORT:

@@ -32,10 +32,10 @@ class StopSignals:
             self._kill()
 
     def check(self) -> None:
-        """For waits during the start: raises StoppedAtStart after a signal."""
+        """Raise StoppedAtStart if a signal has arrived. Called repeatedly during the start."""
         if self._stopping.is_set():
             raise StoppedAtStart
 
     def wait(self, seconds: float) -> bool:
-        """Whether a signal has arrived, at the latest within that time."""
+        """Wait for a signal, for at most this time. Returns whether one has arrived."""
         return self._stopping.wait(seconds)

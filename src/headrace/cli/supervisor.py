@@ -4,8 +4,8 @@ Owns the order in which the parts start and stop, and prints one line for each. 
 separate processes; this one serves no clients.
 
 1. ZooKeeper runs before the first broker starts, and until the last broker has stopped.
-2. A broker that dies is reported once. The others continue, and the exit code is 1.
-   A ZooKeeper node that dies is restarted.
+2. A broker that fails is reported once. The other brokers continue, and the exit code is 1.
+   A ZooKeeper node that fails is restarted.
 3. Ports, ids and directories are the same at the next start.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from headrace.cli import cluster_data
 from headrace.cli.data_directory import data_directory
 from headrace.cli.failure import Failure
-from headrace.cli.ready import ReadyFiles, check_ready_file, farewell, ready_line, state_file
+from headrace.cli.ready import ReadyFiles, check_ready_file, ready_line, state_file, stopped_line
 from headrace.cli.secure import PROTOCOL, next_steps, secure_settings
 from headrace.cli.stop_signals import StoppedAtStart, StopSignals
 from headrace.cli.zookeeper import checked_heap, report
@@ -39,7 +39,7 @@ from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, 
 HOST = "127.0.0.1"
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
-LOOK_S = 0.2
+CHECK_S = 0.2
 REPLICAS_MAX = 3
 
 
@@ -54,7 +54,7 @@ def run_cluster(args: argparse.Namespace, directory: str, settings: Mapping[str,
             supervisor = Supervisor(data, args, settings)
             supervisor.check_ports()
             # Last, because the conversion cannot be undone.
-            cluster_data.take_over_single(data, args.brokers)
+            cluster_data.convert_single_broker(data, args.brokers)
             return supervisor.run()
     except (NotInstalled, StoreFileError, StoreUnavailable) as error:
         raise Failure(str(error)) from None
@@ -65,8 +65,11 @@ def run_cluster(args: argparse.Namespace, directory: str, settings: Mapping[str,
 
 
 def zookeeper_ports(count: int, first: int | None, *, usual: bool) -> list[int]:
-    """`first` and those that follow it. If it is None, the usual ports, or free ones if any of
-    these is in use; if it is 0, free ones."""
+    """Choose the ports of the ZooKeeper nodes.
+
+    If `first` is a port, use it and the ports after it. If it is 0, use free ports. If it is None,
+    use the ports from 2181 if `usual` is set and all of them are free, otherwise free ports.
+    """
     if first:
         return list(range(first, first + count))
     ports = list(range(CLIENT_PORT, CLIENT_PORT + count))
@@ -89,13 +92,13 @@ class Supervisor:
             self._zookeeper = LocalZooKeeper(data, ports, heap=heap)
             self._connect = self._zookeeper.connect
         self._ports = [args.port + at if args.port else 0 for at in range(args.brokers)]
-        replication = replicated(settings, broker_count(data, args.brokers))
+        replication = replication_settings(settings, broker_count(data, args.brokers))
         properties = {"zookeeper.connect": self._connect, **replication}
         protocol = "PLAINTEXT"
         if args.secure:
             protocol = PROTOCOL
             properties = {**secure_settings(data, is_cluster=True), **properties}
-            _say(next_steps(data, args.port))
+            _print(next_steps(data, args.port))
         properties |= self._digest(properties)
         self._config = BrokerConfig.load(properties, settings, origin="headrace up")
         self._brokers = [
@@ -108,7 +111,7 @@ class Supervisor:
         ]
         nodes = self._zookeeper.nodes if self._zookeeper else []
         self._monitor = Monitor(nodes, report, self._write_ready)
-        self._dead: set[str] = set()
+        self._failed: set[str] = set()
 
     def _digest(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Credentials for ZooKeeper, if its nodes are to be secured and no file is given."""
@@ -131,9 +134,9 @@ class Supervisor:
         signals = StopSignals(self._kill)
         try:
             self._start(signals.check)
-            while not signals.wait(LOOK_S):
+            while not signals.wait(CHECK_S):
                 self._monitor.look(time.monotonic())
-                self._look()
+                self._report_dead_brokers()
                 if not any(broker.process.running for broker in self._brokers):
                     break
         except StoppedAtStart:
@@ -142,13 +145,13 @@ class Supervisor:
             self._stop()
         if signals.was_repeated:
             return 1
-        _say(self._ending())
-        return 1 if self._dead else 0
+        _print(self._final_line())
+        return 1 if self._failed else 0
 
-    def _ending(self) -> str:
-        if not self._dead or self._is_temporary:
-            return farewell(is_temporary=self._is_temporary)
-        names = ", ".join(sorted(self._dead))
+    def _final_line(self) -> str:
+        if not self._failed or self._is_temporary:
+            return stopped_line(is_temporary=self._is_temporary)
+        names = ", ".join(sorted(self._failed))
         reason = (
             f"These processes did not stop cleanly: {names}. The next start recovers their data."
         )
@@ -164,20 +167,22 @@ class Supervisor:
             with cluster_data.writing(self._data):
                 self._zookeeper.start(check)
             for node in self._zookeeper.nodes:
-                _say(f"{node.process.name} is ready: {node.describe()}")
+                _print(f"{node.process.name} is ready: {node.describe()}")
         access = access_of(self._config)
         if self._zookeeper is not None and access.sets_acls:
             count = secure_if_open(self._connect, access)
             if count:
-                _say(f"Only the brokers can now change {count} nodes in ZooKeeper")
+                _print(f"Only the brokers can now change {count} nodes in ZooKeeper")
         file = cluster_data.store_to_copy(self._data, len(self._brokers))
         if file is not None:
             from headrace.coordination.copying import copy_to_zookeeper
 
             asyncio.run(copy_to_zookeeper(str(file), self._connect, access))
-            _say(f"The single broker's topics and settings are now in ZooKeeper at {self._connect}")
+            _print(
+                f"The single broker's topics and settings are now in ZooKeeper at {self._connect}"
+            )
         for name in cluster_data.brokers_beyond(self._data, len(self._brokers)):
-            _say(f"{name} is not started: --brokers is smaller than at an earlier start")
+            _print(f"{name} is not started: --brokers is smaller than at an earlier start")
         # Start all, then wait: they start in parallel.
         with cluster_data.writing(self._data):
             for broker in self._brokers:
@@ -185,12 +190,12 @@ class Supervisor:
         for broker in self._brokers:
             broker.wait_until_ready(START_S_MAX, check)
             port = broker.internal_address.rpartition(":")[2]
-            _say(
+            _print(
                 f"{broker.process.name} is ready: {broker.address}, internal port {port}, "
                 f"pid {broker.process.pid}"
             )
         addresses = ",".join(broker.address for broker in self._brokers)
-        _say(ready_line(addresses, str(self._data)))
+        _print(ready_line(addresses, str(self._data)))
         self._write_ready()
 
     def _write_ready(self) -> None:
@@ -211,13 +216,13 @@ class Supervisor:
         nodes = self._zookeeper.nodes if self._zookeeper else []
         return [*(node.process for node in nodes), *(broker.process for broker in self._brokers)]
 
-    def _look(self) -> None:
+    def _report_dead_brokers(self) -> None:
         children = [broker.process for broker in self._brokers]
-        dead = [child for child in children if not child.running]
-        rest = "the others continue" if len(dead) < len(children) else "no broker is left"
-        for child in dead:
-            if child.name not in self._dead:
-                self._dead.add(child.name)
+        stopped = [child for child in children if not child.running]
+        rest = "the others continue" if len(stopped) < len(children) else "no broker is left"
+        for child in stopped:
+            if child.name not in self._failed:
+                self._failed.add(child.name)
                 report(
                     f"{child.name} stopped unexpectedly ({child.ending()}); {rest}. Its log: "
                     f"{child.output}"
@@ -228,19 +233,19 @@ class Supervisor:
         for broker in self._brokers:
             process = broker.process
             if process.running and not process.stop(STOP_S_MAX):
-                _say(f"{process.name} did not stop within {STOP_S_MAX:g} s and was killed")
-                self._dead.add(process.name)
+                _print(f"{process.name} did not stop within {STOP_S_MAX:g} s and was killed")
+                self._failed.add(process.name)
         if self._zookeeper is not None:
             self._zookeeper.stop()
 
 
 def broker_count(data: Path, started: int) -> int:
-    """All brokers of the cluster: topics keep their guarantees if fewer are started."""
+    """The number of all brokers of the cluster, including brokers that are not started now."""
     return started + len(cluster_data.brokers_beyond(data, started))
 
 
-def replicated(settings: Mapping[str, str], broker_count: int) -> dict[str, str]:
-    """The settings of every broker: replication for this many brokers, then --set, which wins."""
+def replication_settings(settings: Mapping[str, str], broker_count: int) -> dict[str, str]:
+    """Settings for replication among this many brokers. `settings` override them."""
     replicas = str(min(broker_count, REPLICAS_MAX))
     return {
         "default.replication.factor": replicas,
@@ -251,5 +256,5 @@ def replicated(settings: Mapping[str, str], broker_count: int) -> dict[str, str]
     }
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from headrace.client import Record
 
 _NULL = b"null"
-_PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A timestamp as ISO 8601, which `--from` reads again."""
+    """A timestamp as ISO 8601, a format that `--from` accepts."""
     if timestamp_ms < 0:
         return "none"
     seconds, milliseconds = divmod(timestamp_ms, 1000)
@@ -48,10 +48,10 @@ _FIELDS: dict[str, Callable[["Record"], bytes]] = {
 
 
 def template(text: str) -> Callable[["Record"], bytes]:
-    """A function that writes one record by a template, with a line end."""
+    """A function that formats one record with a template, and adds a line end."""
     parts: list[bytes | Callable[[Record], bytes]] = []
     at = 0
-    for match in _PLACE.finditer(text):
+    for match in _FIELD.finditer(text):
         parts.append(_literal(text[at : match.start()]))
         at = match.end()
         if match[0] in ("{{", "}}"):
@@ -74,12 +74,12 @@ def template(text: str) -> Callable[["Record"], bytes]:
 
 
 def _literal(text: str) -> bytes:
-    """Arguments that are no UTF-8 stay the bytes that they are."""
+    """Encode a part of the template. Arguments that are not UTF-8 keep their bytes."""
     return unescape(text).encode(errors="surrogateescape")
 
 
 def json_line(record: "Record") -> bytes:
-    """A record as one JSON object; bytes that are no UTF-8 appear as base64 under another name."""
+    """A record as one JSON object, with the fields of `json_bytes`."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -95,7 +95,7 @@ def json_line(record: "Record") -> bytes:
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Bytes as a field: text where they are UTF-8, else base64 under another name."""
+    """A field with bytes: text if they are UTF-8, else base64 in a field `NAME_base64`."""
     if data is None:
         return {name: None}
     try:

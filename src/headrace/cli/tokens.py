@@ -118,7 +118,7 @@ def _expire(client: "Client", args: argparse.Namespace) -> None:
 
 
 def _found(client: "Client", token_id: str) -> "TokenInfo":
-    """The password of a token must not be an argument, so commands take its id."""
+    """Find a token by its id. A command must not take the password as an argument."""
     for token in client.list_tokens():
         if token.token_id == token_id:
             return token
@@ -126,7 +126,7 @@ def _found(client: "Client", token_id: str) -> "TokenInfo":
 
 
 def _in_ms(hours: float | None) -> int:
-    """-1 for the broker's default."""
+    """Hours as milliseconds; -1, the broker's default, for None."""
     if hours is None:
         return -1
     if not 0 < hours < 1e6:

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli import moving
+from headrace.cli import reassignment_progress
 from headrace.cli.configs import removals
 from headrace.cli.connection import (
     add_action,
@@ -134,13 +134,13 @@ def _description(client: "Client", topic: "TopicInfo") -> dict[str, Any]:
     from headrace.client import ConfigResource, TopicPartition
 
     led = [part.index for part in topic.partitions if part.leader >= 0]
-    places = [TopicPartition(topic.name, index) for index in led]
-    starts = client.reported_offsets(dict.fromkeys(places, "earliest"))
-    ends = client.reported_offsets(dict.fromkeys(places, "latest"))
+    partitions_with_leader = [TopicPartition(topic.name, index) for index in led]
+    starts = client.reported_offsets(dict.fromkeys(partitions_with_leader, "earliest"))
+    ends = client.reported_offsets(dict.fromkeys(partitions_with_leader, "latest"))
     configs = client.describe_configs(ConfigResource("topic", topic.name))
     partitions = []
     for part in topic.partitions:
-        place = TopicPartition(topic.name, part.index)
+        partition = TopicPartition(topic.name, part.index)
         partitions.append(
             {
                 "partition": part.index,
@@ -148,9 +148,9 @@ def _description(client: "Client", topic: "TopicInfo") -> dict[str, Any]:
                 "leader_epoch": part.leader_epoch,
                 "replicas": part.replicas,
                 "isr": part.isr,
-                "log_start_offset": _offset(starts.get(place)),
-                "log_end_offset": _offset(ends.get(place)),
-                "error": _error(ends.get(place) or starts.get(place)),
+                "log_start_offset": _offset(starts.get(partition)),
+                "log_end_offset": _offset(ends.get(partition)),
+                "error": _error(ends.get(partition) or starts.get(partition)),
             }
         )
     return {
@@ -243,7 +243,7 @@ def _change_factor(client: "Client", args: argparse.Namespace) -> None:
 
     topic = client.describe_topic(args.name)
     partitions = [TopicPartition(topic.name, part.index) for part in topic.partitions]
-    before = moving.places(client).settled()
+    before = reassignment_progress.read_placement(client).target_replicas()
     try:
         targets = replica_plan.change_factor(
             before, racks_of(client), partitions, args.replication_factor
@@ -251,10 +251,12 @@ def _change_factor(client: "Client", args: argparse.Namespace) -> None:
     except replica_plan.ImpossibleError as error:
         raise Failure(as_sentence(str(error))) from None
     # Also wait for reassignments of an earlier attempt.
-    targets = {where: targets.get(where, before[where]) for where in partitions}
-    moving.begin(client, targets)
+    targets = {partition: targets.get(partition, before[partition]) for partition in partitions}
+    reassignment_progress.begin(client, targets)
     if not args.no_wait:
-        moving.wait_until_moved(client, targets, "See: headrace reassign status")
+        reassignment_progress.wait_until_reassigned(
+            client, targets, "See: headrace reassign status"
+        )
 
 
 def _delete(client: "Client", args: argparse.Namespace) -> None:

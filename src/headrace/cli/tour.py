@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.coordination.port import StoreUnavailable
     from headrace.ensemble.child import ChildFailed
     from headrace.ensemble.java import NotInstalled
-    from headrace.tour import guide
+    from headrace.tour import runner
     from headrace.tour.screen import LiveScreen, Screen
     from headrace.tour.tour import TourFailed
 
@@ -45,14 +45,14 @@ def run(args: argparse.Namespace) -> int:
     recording = None if args.record is None else _recording(args.record)
     kind = Screen if args.plain or not sys.stdout.isatty() else LiveScreen
     try:
-        is_well = guide.run(kind(recording, waits_for_keys=args.step), is_fast=args.fast)
-    except guide.Interrupted as interruption:
+        is_successful = runner.run(kind(recording, waits_for_keys=args.step), is_fast=args.fast)
+    except runner.Interrupted as interruption:
         return 128 + interruption.number
     except NotInstalled as error:
         raise Failure(str(error)) from None
     except (ChildFailed, ClientError, StoreUnavailable, TourFailed) as error:
         raise Failure(f"The tour failed: {error}") from None
-    return 0 if is_well else 1
+    return 0 if is_successful else 1
 
 
 def _recording(path: Path) -> "Recording":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.cluster_data import known_node_id, refuse_cluster
+from headrace.cli.cluster_data import check_not_a_cluster, known_node_id
 from headrace.cli.connection import port_number
 from headrace.cli.data_directory import data_directory, stop_signals
 from headrace.cli.failure import Failure
@@ -22,16 +22,16 @@ from headrace.cli.ready import (
     add_directory_arguments,
     add_ready_file_argument,
     check_ready_file,
-    farewell,
     ready_line,
     state_file,
+    stopped_line,
 )
 from headrace.cli.secure import (
     PORT,
     PROTOCOL,
+    check_not_secured,
     check_settings,
     next_steps,
-    refuse_open_start,
     secure_settings,
 )
 
@@ -127,7 +127,7 @@ def run_up(args: argparse.Namespace) -> int:
     if args.secure:
         check_settings(settings)
     elif not args.temp:
-        refuse_open_start(Path(_named_directory(args, settings) or DATA_DIRECTORY))
+        check_not_secured(Path(_named_directory(args, settings) or DATA_DIRECTORY))
     if args.detach:
         from headrace.cli.detached import start
 
@@ -141,7 +141,7 @@ def run_up(args: argparse.Namespace) -> int:
         raise Failure("The --zookeeper options require --brokers N.", 2)
     named = _named_directory(args, settings) or DATA_DIRECTORY
     with data_directory(named, is_temporary=args.temp) as (directory, signals):
-        refuse_cluster(directory)
+        check_not_a_cluster(directory)
         security = secure_settings(directory, is_cluster=False) if args.secure else {}
         listeners = f"{PROTOCOL if args.secure else 'PLAINTEXT'}://127.0.0.1:{args.port}"
         properties = {"listeners": listeners, "log.dirs": str(directory), **security}
@@ -250,7 +250,7 @@ def _run(
     check_ready_file(ready)
     for note in config.notes():
         logging.getLogger(__name__).warning("%s", note)
-    _say_if_uncompiled()
+    _warn_if_uncompiled()
 
     _raise_descriptor_limit()
     import asyncio
@@ -258,21 +258,21 @@ def _run(
     import uvloop
 
     try:
-        # A runner cancels tasks, such as connection attempts, before it closes the loop.
+        # asyncio.Runner cancels tasks, such as connection attempts, before it closes the loop.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             state = None if is_temporary else state_file(Path(config.data_directory))
             files = ReadyFiles(ready, state)
             runner.run(_serve(Broker(config, adopt=adopt), files, early_signals))
-        print(farewell(is_temporary=is_temporary), flush=True)
+        print(stopped_line(is_temporary=is_temporary), flush=True)
         return 0
     except CannotStart as error:
         raise Failure(str(error)) from None
     except OSError as error:
-        raise _explained(error, config, is_from_file=origin != _UP) from error
+        raise _failure_of(error, config, is_from_file=origin != _UP) from error
 
 
 def _raise_descriptor_limit() -> None:
-    """Each connection needs a descriptor, and the usual limit of a shell is low."""
+    """Raise the limit of open files, because each connection needs a descriptor."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -342,7 +342,7 @@ def _keep_freed_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
 
 
-def _say_if_uncompiled() -> None:
+def _warn_if_uncompiled() -> None:
     from headrace.record import batch
 
     if batch.__file__.endswith(".py"):
@@ -353,23 +353,25 @@ def _say_if_uncompiled() -> None:
         )
 
 
-def _explained(error: OSError, config: object, *, is_from_file: bool) -> Failure:
+def _failure_of(error: OSError, config: object, *, is_from_file: bool) -> Failure:
     from headrace.config.broker import BrokerConfig
     from headrace.server.listener import CannotListen
 
     assert isinstance(config, BrokerConfig)
     directory = config.data_directory
     if isinstance(error, CannotListen):
-        way = "in the listeners setting" if is_from_file else "with --port (0 selects a free port)"
+        option = (
+            "in the listeners setting" if is_from_file else "with --port (0 selects a free port)"
+        )
         if error.errno == errno.EACCES:
             return Failure(
                 f"Port {error.port} requires root privileges, like all ports below 1024. Choose "
-                f"another port {way}."
+                f"another port {option}."
             )
         if error.errno == errno.EADDRINUSE:
             return Failure(
                 f"Port {error.port} is in use: another broker might be running. Stop it, or choose "
-                f"another port {way}."
+                f"another port {option}."
             )
         if error.errno == errno.EADDRNOTAVAIL:
             return Failure(

@@ -1,4 +1,4 @@
-"""`headrace zookeeper`: runs a ZooKeeper ensemble on this machine and restarts nodes that die."""
+"""`headrace zookeeper`: runs a ZooKeeper ensemble on this machine, and restarts failed nodes."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from headrace.cli.zookeeper_access import (
 from headrace.ensemble.zookeeper import CLIENT_PORT, HEAP, heap_size
 
 DATA_DIRECTORY = "./headrace-zookeeper"
-LOOK_S = 0.2
+CHECK_S = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,12 +103,12 @@ def checked_heap(option: str, text: str | None) -> str:
 
 
 def report(line: str) -> None:
-    """Errors and warnings of a running command."""
+    """Print an error or a warning of a running command."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
-    from headrace.cli.ready import farewell, remove_ready_file, write_ready_file
+    from headrace.cli.ready import remove_ready_file, stopped_line, write_ready_file
     from headrace.cli.stop_signals import StoppedAtStart, StopSignals
     from headrace.ensemble.monitor import Monitor
     from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
@@ -140,7 +140,7 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
         print(f"ZooKeeper is ready: zookeeper.connect={zookeeper.connect}", flush=True)
         write_ready()
         monitor = Monitor(zookeeper.nodes, report, write_ready)
-        while not stopping.wait(LOOK_S):
+        while not stopping.wait(CHECK_S):
             monitor.look(time.monotonic())
     except StoppedAtStart:
         pass
@@ -149,5 +149,5 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
         zookeeper.stop()
     if stopping.was_repeated:
         return 1
-    print(farewell("ZooKeeper", is_temporary=args.temp), flush=True)
+    print(stopped_line("ZooKeeper", is_temporary=args.temp), flush=True)
     return 0

@@ -5,7 +5,8 @@ processes that `headrace up` starts.
 
 1. `start` returns a broker that is ready, or raises BrokerFailed with the broker's output.
 2. A restart keeps the port and the data, so that clients reconnect.
-3. No process or file outlives the `with` block, the fixture, or the interpreter.
+3. At the end of the `with` block, of the fixture or of the interpreter, the process has ended and
+   all temporary files are deleted.
 """
 
 import atexit
@@ -58,7 +59,7 @@ class LoggingProcess:
     def log_size(self) -> int:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
-    def reported(self, what: str) -> str:
+    def failure_text(self, what: str) -> str:
         log = self.log() or "(empty)"
         return f"The broker {what.removesuffix('.')}. Its log, {self.log_path}:\n{log}"
 
@@ -130,10 +131,10 @@ class RunningBroker(LoggingProcess, Faults):
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise BrokerFailed(self.reported(f"did not stop within {timeout_s:g} s")) from None
+            raise BrokerFailed(self.failure_text(f"did not stop within {timeout_s:g} s")) from None
         self._ended()
         if code != 0:
-            raise BrokerFailed(self.reported(f"ended with exit code {code}"))
+            raise BrokerFailed(self.failure_text(f"ended with exit code {code}"))
 
     def kill(self) -> None:
         """Kills the broker immediately (SIGKILL), like a crash; the data stays."""
@@ -219,10 +220,10 @@ class RunningBroker(LoggingProcess, Faults):
         while not ready.exists():
             if process.poll() is not None:
                 self._ended()
-                raise BrokerFailed(self.reported(f"ended with exit code {process.returncode}"))
+                raise BrokerFailed(self.failure_text(f"ended with exit code {process.returncode}"))
             if time.monotonic() > deadline:
                 self.kill()
-                raise BrokerFailed(self.reported("was not ready in time"))
+                raise BrokerFailed(self.failure_text("was not ready in time"))
             time.sleep(_POLL_SECONDS)
         facts: Mapping[str, object] = json.loads(ready.read_text())
         return facts

@@ -5,7 +5,8 @@ Owns the processes and their directories. Does not import the broker: it tests t
 
 1. Each broker has its own IP address (127.0.0.2, 127.0.0.3, ...), a permanent port and its own
    directory.
-2. No process or file outlives the `with` block, the fixture, or the interpreter, however it ends.
+2. At the end of the `with` block, of the fixture or of the interpreter, all processes are ended
+   and all temporary files are deleted.
 """
 
 import atexit
@@ -33,7 +34,7 @@ class ClusterBroker(LoggingProcess, Faults):
     def __init__(
         self, node_id: int, directory: Path, settings: Mapping[str, str], internal_port: int | None
     ) -> None:
-        """With an internal port, other brokers connect to a proxy on that port."""
+        """If `internal_port` is set, other brokers connect to a proxy on that port."""
         super().__init__()
         self.node_id = node_id
         self.host = host_of(node_id)
@@ -65,7 +66,7 @@ class ClusterBroker(LoggingProcess, Faults):
         return self._child.process.running
 
     def launch(self, *under: str) -> None:
-        """`under` is a command to run it with, for example ("env", "TZ=UTC")."""
+        """Start the process. `under` is a command that runs it, for example ("env", "TZ=UTC")."""
         self._child.run_module(self.faulty_command())
         self._child.start(when_orphaned=signal.SIGKILL, under=under)
 
@@ -73,7 +74,7 @@ class ClusterBroker(LoggingProcess, Faults):
         try:
             self._child.wait_until_ready(timeout_s)
         except ChildFailed as error:
-            raise BrokerFailed(self.reported(f"is not running: {error}")) from None
+            raise BrokerFailed(self.failure_text(f"is not running: {error}")) from None
 
     def kill(self) -> None:
         """Kills the broker immediately (SIGKILL), like a crash; the data stays."""
@@ -82,10 +83,10 @@ class ClusterBroker(LoggingProcess, Faults):
     def stop(self, timeout_s: float = 40.0) -> None:
         """Stops the broker cleanly (SIGTERM) and waits for it; the data stays."""
         if not self._child.process.stop(timeout_s):
-            raise BrokerFailed(self.reported(f"did not stop within {timeout_s:g} s"))
+            raise BrokerFailed(self.failure_text(f"did not stop within {timeout_s:g} s"))
         code = self._child.process.exit_code
         if code:
-            raise BrokerFailed(self.reported(f"ended with exit code {code}"))
+            raise BrokerFailed(self.failure_text(f"ended with exit code {code}"))
 
     def restart(self, timeout_s: float = 40.0) -> None:
         """Restarts the broker on the same port and data; stops it first if it is running."""
@@ -133,25 +134,25 @@ class RunningCluster:
         self._settings = settings
         self.brokers = {}
         for node_id in range(1, broker_count + 1):
-            self.brokers[node_id] = self._made(node_id, settings_of.get(node_id, {}))
+            self.brokers[node_id] = self._new_broker(node_id, settings_of.get(node_id, {}))
         self.address = ",".join(broker.address for broker in self.brokers.values())
 
-    def _made(self, node_id: int, settings: Mapping[str, str]) -> ClusterBroker:
+    def _new_broker(self, node_id: int, settings: Mapping[str, str]) -> ClusterBroker:
         directory = self.directory / f"broker-{node_id}"
         own = {**self._settings, **settings}
         if self._links is not None:
-            return self._linked(self._links, node_id, directory, own)
+            return self._new_linked_broker(self._links, node_id, directory, own)
         own = {"zookeeper.connect": self.zookeeper.connect, **own}
         return ClusterBroker(node_id, directory, own, None)
 
     def add_broker(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
         """Starts another broker with the next id; clients discover it automatically."""
         node_id = max(self.brokers, default=0) + 1
-        self.brokers[node_id] = self._made(node_id, settings or {})
+        self.brokers[node_id] = self._new_broker(node_id, settings or {})
         self.start_brokers([node_id])
         return self.brokers[node_id]
 
-    def _linked(
+    def _new_linked_broker(
         self, links: Links, node_id: int, directory: Path, settings: Mapping[str, str]
     ) -> ClusterBroker:
         """A broker with proxies for connections from other brokers and to ZooKeeper."""

@@ -7,7 +7,7 @@ once to count the operations, and then again with a crash or an error at each of
 1. A kill keeps the cached state. A power failure keeps synced data, and a random subset of the
    rest: sectors of 512 bytes, sizes, names. Bytes that were never written read as zeros. A rename
    within a directory is atomic, as on all journalling file systems.
-2. The operation at which a crash happens is done completely, partly, or not at all.
+2. The operation during a crash takes effect completely, partly, or not at all.
 3. All random choices come from one seeded generator.
 """
 
@@ -23,7 +23,7 @@ SECTOR_SIZE = 512
 
 
 class SimulatedCrash(BaseException):
-    """The machine stops here. Not an Exception, so that no code handles it."""
+    """The machine stops. Not an Exception, so that no code under test handles it."""
 
 
 _inodes = itertools.count(1)
@@ -44,7 +44,7 @@ class _Directory:
 
     def __init__(self) -> None:
         self.renames: list[tuple[str, str]] = []
-        """Since the last sync: both names change, or neither."""
+        """Renames since the last sync. A power failure undoes a rename completely or not at all."""
         self.cached: dict[str, _File | _Directory] = {}
         self.durable: dict[str, _File | _Directory] = {}
 
@@ -59,15 +59,15 @@ class SimulatedFiles:
         self.open_max: int | None = None
         """The limit of open files: opening another one raises EMFILE."""
         self.wall_ms = 0
-        """The time for modification times."""
+        """The current time, for modification times."""
         self.operations = 0
         """The number of changes and syncs."""
         self.crash_at = -1
         """The operation (counted from 1) at which the machine stops."""
         self.fail_at: dict[int, int] = {}
         """Maps an operation to the errno that it fails with."""
-        self.short_from = -1
-        """The operation from which on the disk is full, and no descriptors are left."""
+        self.exhausted_from = -1
+        """From this operation on, the disk is full and no file can be opened."""
         self.trace: list[str] = []
         """Kind and path of each operation."""
         self.failed: list[str] = []
@@ -85,13 +85,13 @@ class SimulatedFiles:
     # Calls of tests
 
     def killed(self) -> "SimulatedFiles":
-        """The disk after the process was killed: all its writes are there."""
+        """The disk after the process was killed. It has all writes of the process."""
         return self._successor(self._root)
 
     def power_lost(self, seed: int = 0) -> "SimulatedFiles":
         """The disk after a power failure."""
         generator = random.Random(seed)
-        successor = self._successor(_power_lost(self._root, generator))
+        successor = self._successor(_directory_after_power_failure(self._root, generator))
         successor.boots += 1
         return successor
 
@@ -132,19 +132,19 @@ class SimulatedFiles:
         self.trace.append(f"{kind} {path}")
         if self.operations == self.crash_at:
             raise SimulatedCrash(f"operation {self.operations}: {kind} {path}")
-        if self.operations == self.short_from:
+        if self.operations == self.exhausted_from:
             self.capacity = self.open_max = 0
         code = self.fail_at.get(self.operations)
         if code is not None:
             self.failed.append(self.trace[-1])
             raise OSError(code, os.strerror(code), path)
 
-    def _is_done_anyway(self) -> bool:
-        """Whether the operation at the crash had its effect nevertheless."""
+    def _is_applied_in_crash(self) -> bool:
+        """Whether the operation at the crash takes effect. Random."""
         return self.operations == self.crash_at and self.random.random() < 0.5
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
-        self._want_descriptor(path)
+        self._check_descriptor_limit(path)
         directory, name = self._parent(path)
         node = directory.cached.get(name)
         if node is None:
@@ -153,7 +153,7 @@ class SimulatedFiles:
             try:
                 self._operate("create", path)
             except SimulatedCrash:
-                if self._is_done_anyway():
+                if self._is_applied_in_crash():
                     directory.cached[name] = _File()
                 raise
             node = directory.cached[name] = _File()
@@ -164,7 +164,7 @@ class SimulatedFiles:
         self._open[self._next_fd] = (node, path)
         return self._next_fd
 
-    def _want_descriptor(self, path: str) -> None:
+    def _check_descriptor_limit(self, path: str) -> None:
         if self.open_max is not None and self.open_count() >= self.open_max:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
@@ -181,13 +181,13 @@ class SimulatedFiles:
         try:
             self._operate("append", path)
         except (SimulatedCrash, OSError):
-            # An interrupted write writes a random part.
+            # An interrupted write stores a random prefix.
             file.cached += data[: self.random.randrange(len(data) + 1)]
             raise
         if self.capacity is not None:
-            room = max(self.capacity - self.used_bytes(), 0)
-            if room < len(data):
-                file.cached += data[:room]
+            space = max(self.capacity - self.used_bytes(), 0)
+            if space < len(data):
+                file.cached += data[:space]
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         file.cached += data
         file.modified_ms = self.wall_ms
@@ -203,7 +203,7 @@ class SimulatedFiles:
         try:
             self._operate("truncate", path)
         except SimulatedCrash:
-            if self._is_done_anyway():
+            if self._is_applied_in_crash():
                 del file.cached[size:]
             raise
         del file.cached[size:]
@@ -214,7 +214,7 @@ class SimulatedFiles:
         try:
             self._operate("sync", path)
         except SimulatedCrash:
-            if self._is_done_anyway():
+            if self._is_applied_in_crash():
                 file.durable = bytes(file.cached)
             raise
         file.durable = bytes(file.cached)
@@ -232,7 +232,7 @@ class SimulatedFiles:
         assert fd in self._open
 
     def open_directory(self, path: str) -> int:
-        self._want_descriptor(path)
+        self._check_descriptor_limit(path)
         self._directory(path)
         self._next_fd += 1
         self._open_directories.add(self._next_fd)
@@ -240,13 +240,13 @@ class SimulatedFiles:
 
     def sync_directory(self, path: str, fd: int = -1) -> None:
         if fd < 0:
-            self._want_descriptor(path)
+            self._check_descriptor_limit(path)
         assert fd < 0 or fd in self._open_directories
         directory = self._directory(path)
         try:
             self._operate("sync_directory", path)
         except SimulatedCrash:
-            if self._is_done_anyway():
+            if self._is_applied_in_crash():
                 directory.durable = dict(directory.cached)
                 directory.renames.clear()
             raise
@@ -272,7 +272,7 @@ class SimulatedFiles:
         try:
             self._operate("rename", target)
         except SimulatedCrash:
-            if self._is_done_anyway():
+            if self._is_applied_in_crash():
                 to_directory.cached[to_name] = from_directory.cached.pop(from_name)
             raise
         to_directory.cached[to_name] = from_directory.cached.pop(from_name)
@@ -284,7 +284,7 @@ class SimulatedFiles:
         try:
             self._operate("remove", path)
         except SimulatedCrash:
-            if self._is_done_anyway():
+            if self._is_applied_in_crash():
                 del directory.cached[name]
             raise
         del directory.cached[name]
@@ -309,7 +309,7 @@ class SimulatedFiles:
         del directory.cached[name]
 
     def list_directory(self, path: str) -> list[FileInfo]:
-        self._want_descriptor(path)
+        self._check_descriptor_limit(path)
         found: list[FileInfo] = []
         for name, node in sorted(self._directory(path).cached.items()):
             if isinstance(node, _File):
@@ -333,7 +333,7 @@ class SimulatedFiles:
         return f"boot-{self.boots}"
 
     def read_file(self, path: str) -> bytes:
-        self._want_descriptor(path)
+        self._check_descriptor_limit(path)
         self.uncached.discard(path)
         return bytes(self._file(path).cached)
 
@@ -413,7 +413,7 @@ def _copied(directory: _Directory) -> _Directory:
 
 
 def _sync_tree(node: _File | _Directory, is_synced: Callable[[], bool]) -> None:
-    """Sync a directory and all below it; in a crash, a random part of it."""
+    """Sync a directory tree. In a crash, `is_synced` selects a random part of it."""
     if isinstance(node, _File):
         if is_synced():
             node.durable = bytes(node.cached)
@@ -430,7 +430,7 @@ def _size_of(directory: _Directory) -> int:
     return sum(len(n.cached) if isinstance(n, _File) else _size_of(n) for n in nodes)
 
 
-def _power_lost(directory: _Directory, generator: random.Random) -> _Directory:
+def _directory_after_power_failure(directory: _Directory, generator: random.Random) -> _Directory:
     """The directory after a power failure: each name has its synced or its cached state."""
     survivor = _Directory()
     done: dict[int, _File | _Directory] = {}
@@ -445,16 +445,16 @@ def _power_lost(directory: _Directory, generator: random.Random) -> _Directory:
             continue
         if id(node) not in done:
             if isinstance(node, _Directory):
-                done[id(node)] = _power_lost(node, generator)
+                done[id(node)] = _directory_after_power_failure(node, generator)
             else:
-                done[id(node)] = _torn(node, generator)
+                done[id(node)] = _file_after_power_failure(node, generator)
         survivor.cached[name] = done[id(node)]
     survivor.durable = dict(survivor.cached)
     return survivor
 
 
 def _renamed_together(directory: _Directory) -> dict[str, list[str]]:
-    """For each renamed name, all names that change together with it."""
+    """Map each renamed name to all names that a power failure changes together."""
     groups: dict[str, list[str]] = {}
     for source, target in directory.renames:
         names = sorted({*groups.get(source, [source]), *groups.get(target, [target])})
@@ -462,7 +462,7 @@ def _renamed_together(directory: _Directory) -> dict[str, list[str]]:
     return groups
 
 
-def _torn(file: _File, generator: random.Random) -> _File:
+def _file_after_power_failure(file: _File, generator: random.Random) -> _File:
     """The file after a power failure: each sector, and the size, is old or new."""
     survivor = _File()
     survivor.inode = file.inode

@@ -46,7 +46,7 @@ class Faults:
         self._send({**self._faults, "lose_responses": [self.port]})
 
     def faulty_command(self) -> list[str]:
-        """The module and the arguments before the `headrace` command."""
+        """The module that injects faults, with its arguments. The `headrace` command follows."""
         return ["headrace.testing.faulty", self._fault_socket, json.dumps(self._faults)]
 
     @contextmanager

@@ -5,7 +5,7 @@
 runs `headrace COMMAND ...` with these faults (JSON). A thread accepts other faults on the abstract
 Unix socket NAME, from processes of the same user. `headrace.testing.faults` sends them.
 
-1. Without a fault the broker runs unchanged code: methods are replaced only while a fault is set.
+1. Methods of the broker are replaced only while a fault is set.
 """
 
 import errno
@@ -41,7 +41,7 @@ def _set_disk(delay_s: float, *, is_full: bool) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _append(files, fd, buffers)
 
-    def late(method: Callable[..., None]) -> Callable[..., None]:
+    def delayed(method: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:
             time.sleep(delay_s)
             method(*args)
@@ -51,8 +51,8 @@ def _set_disk(delay_s: float, *, is_full: bool) -> None:
     is_changed = is_full or delay_s > 0
     replacements: dict[str, Callable[..., None]] = {
         "append": append if is_changed else _append,
-        "sync": late(_sync) if delay_s else _sync,
-        "sync_file_system": late(_sync_file_system) if delay_s else _sync_file_system,
+        "sync": delayed(_sync) if delay_s else _sync,
+        "sync_file_system": delayed(_sync_file_system) if delay_s else _sync_file_system,
     }
     for name, method in replacements.items():
         setattr(SystemFiles, name, method)
@@ -60,17 +60,17 @@ def _set_disk(delay_s: float, *, is_full: bool) -> None:
 
 def _lose_responses(ports: set[int]) -> None:
     """Close each open connection to these ports instead of sending its next response."""
-    doomed = set()
+    to_close = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            doomed.add(os.stat(int(name)).st_ino)
+            to_close.add(os.stat(int(name)).st_ino)
         except OSError:
             continue
 
     def send(sock: socket.socket, data: Bytes, flags: int = 0) -> int:
         inode = os.fstat(sock.fileno()).st_ino
-        if inode in doomed and sock.family != socket.AF_UNIX and sock.getsockname()[1] in ports:
-            doomed.discard(inode)
+        if inode in to_close and sock.family != socket.AF_UNIX and sock.getsockname()[1] in ports:
+            to_close.discard(inode)
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         return super(socket.socket, sock).send(data, flags)
 

@@ -1,9 +1,8 @@
 """Network faults between the brokers of a test cluster, and between them and ZooKeeper.
 
 Owns a proxy per connection path, and the thread in which they run. During a cut, connections stay
-open and new ones are accepted, but no data passes until the cut is healed. Then all of it arrives,
-as after unplugging a cable. The proxy of a dead broker does not refuse connections, but closes
-them.
+open and new ones are accepted, but no data passes until the cut is healed. Then all delayed data
+arrives. If the target broker is dead, its proxy still accepts connections, and then closes them.
 """
 
 import asyncio
@@ -15,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 ZOOKEEPER = 0
-"""The end of a link that is not a broker."""
+"""The number of ZooKeeper as an end of a link. Other ends are broker ids."""
 _CHUNK_BYTES = 256 * 1024
 
 
 class Links:
-    """`cut(1, 2)`, `cut(1, ZOOKEEPER)`, `heal()`; `add` creates a proxy."""
+    """The proxies. `cut(1, 2)` or `cut(1, ZOOKEEPER)` blocks data until `heal()`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -28,14 +27,14 @@ class Links:
         self._thread.start()
         self._cut: set[frozenset[int]] = set()
         self._healed = asyncio.Event()
-        # All sockets, from their creation on, so that none is left open.
+        # All open sockets, so that `close` can close them.
         self._sockets: set[socket.socket] = set()
-        self._carriers: set[asyncio.Task[None]] = set()
+        self._forwarders: set[asyncio.Task[None]] = set()
 
     def add(
         self, host: str, port: int, target: tuple[str, int], ends: Callable[[int], tuple[int, int]]
     ) -> None:
-        """Listen and forward. `ends` maps the source port of a connection to its two ends."""
+        """Create a proxy. `ends` maps the source port of a connection to its two ends."""
         listener = socket.create_server((host, port))
         listener.setblocking(False)
 
@@ -44,9 +43,9 @@ class Links:
                 near, (_, from_port) = listener.accept()
                 near.setblocking(False)
                 self._sockets.add(near)
-                carrier = self._loop.create_task(self._carry(near, from_port, target, ends))
-                self._carriers.add(carrier)
-                carrier.add_done_callback(self._carriers.discard)
+                forwarder = self._loop.create_task(self._forward(near, from_port, target, ends))
+                self._forwarders.add(forwarder)
+                forwarder.add_done_callback(self._forwarders.discard)
 
         def listen() -> None:
             self._sockets.add(listener)
@@ -56,7 +55,7 @@ class Links:
 
     def cut(self, one: int, *others: int) -> None:
         """Block all data between the first and each of the others, in both directions."""
-        # Not through the loop: data that is sent after this call must be held back.
+        # Set directly, not on the loop: data that is sent after this call must be blocked.
         self._cut.update(frozenset((one, other)) for other in others)
 
     def heal(self) -> None:
@@ -77,14 +76,14 @@ class Links:
     async def _end(self) -> None:
         for each in self._sockets:
             self._loop.remove_reader(each)
-        carriers = list(self._carriers)
-        for carrier in carriers:
-            carrier.cancel()
-        await asyncio.gather(*carriers, return_exceptions=True)
+        forwarders = list(self._forwarders)
+        for forwarder in forwarders:
+            forwarder.cancel()
+        await asyncio.gather(*forwarders, return_exceptions=True)
         for each in self._sockets:
             each.close()
 
-    async def _carry(
+    async def _forward(
         self,
         near: socket.socket,
         from_port: int,
@@ -94,33 +93,33 @@ class Links:
         far = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         far.setblocking(False)
         self._sockets.add(far)
-        pumps: list[asyncio.Task[None]] = []
+        copiers: list[asyncio.Task[None]] = []
         try:
             with contextlib.suppress(OSError, LookupError):
                 pair = frozenset(ends(from_port))
-                await self._pass(pair)
+                await self._wait_until_healed(pair)
                 await self._loop.sock_connect(far, target)
                 for source, sink in ((near, far), (far, near)):
                     sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    pumps.append(self._loop.create_task(self._pump(pair, source, sink)))
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-                # The end of a connection does not pass a cut either.
-                await self._pass(pair)
+                    copiers.append(self._loop.create_task(self._copy(pair, source, sink)))
+                await asyncio.wait(copiers, return_when=asyncio.FIRST_COMPLETED)
+                # During a cut, the end of a connection is also delayed.
+                await self._wait_until_healed(pair)
         finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            for copier in copiers:
+                copier.cancel()
+            await asyncio.gather(*copiers, return_exceptions=True)
             for each in (near, far):
                 each.close()
                 self._sockets.discard(each)
 
-    async def _pump(self, pair: frozenset[int], source: socket.socket, sink: socket.socket) -> None:
+    async def _copy(self, pair: frozenset[int], source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while chunk := await self._loop.sock_recv(source, _CHUNK_BYTES):
-                await self._pass(pair)
+                await self._wait_until_healed(pair)
                 await self._loop.sock_sendall(sink, chunk)
 
-    async def _pass(self, pair: frozenset[int]) -> None:
+    async def _wait_until_healed(self, pair: frozenset[int]) -> None:
         while pair in self._cut:
             await self._healed.wait()
 

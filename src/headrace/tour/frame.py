@@ -16,14 +16,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headrace.tour.ledger import bar, curve, whole
-from headrace.tour.stage import LIMIT_BYTES
+from headrace.tour.cluster import LIMIT_BYTES
+from headrace.tour.ledger import bar, curve, grouped
 
 if TYPE_CHECKING:
     from headrace.tour.tour import Tour
 
-NEWS_SHOWN = 7
-NEWS_SHOWN_COMPACT = 3
+MESSAGES_SHOWN = 7
+MESSAGES_SHOWN_COMPACT = 3
 _COLUMNS = 120
 """The width of a terminal with bars and curves of their smallest width."""
 _BAR_WIDTH = 16
@@ -35,7 +35,7 @@ def frame(
     tour: "Tour | None",
     title: str,
     text: str,
-    news: Sequence[str],
+    messages: Sequence[str],
     history: list[float],
     *,
     is_compact: bool,
@@ -50,13 +50,13 @@ def frame(
     ]
     extra = 0 if console is None or is_compact else max(console.width - _COLUMNS, 0)
     if is_compact:
-        parts.append(_news(news, NEWS_SHOWN_COMPACT))
+        parts.append(_message_lines(messages, MESSAGES_SHOWN_COMPACT))
     if tour is not None:
         rule = None if is_compact else SIMPLE_HEAD
         bar_width = min(_BAR_WIDTH + extra, _BAR_WIDTH_MAX)
         tables = Columns([_brokers(tour, rule, bar_width), _partitions(tour, rule)], padding=(0, 3))
         clients = (
-            _clients_in_short(tour) if is_compact else _clients(tour, history, _CURVE_WIDTH + extra)
+            _clients_compact(tour) if is_compact else _clients(tour, history, _CURVE_WIDTH + extra)
         )
         parts += [clients, tables] if is_compact else [Padding(tables, (0, 1)), clients]
     if not is_compact:
@@ -64,15 +64,15 @@ def frame(
         if console is not None:
             # The last line stays free: rich would scroll otherwise.
             height = max(console.height - 1 - len(console.render_lines(Group(*parts))), 3)
-        lines = _news(news, NEWS_SHOWN if height is None else height - 2)
+        lines = _message_lines(messages, MESSAGES_SHOWN if height is None else height - 2)
         parts.append(
             Panel(lines, title="measured", border_style="dim", title_align="left", height=height)
         )
     return Group(*parts)
 
 
-def _news(news: Sequence[str], count: int) -> Text:
-    return Text("\n".join(f"· {each}" for each in news[-count:]))
+def _message_lines(messages: Sequence[str], count: int) -> Text:
+    return Text("\n".join(f"· {each}" for each in messages[-count:]))
 
 
 def _table(rule: Box | None, *titles: str) -> Table:
@@ -83,19 +83,19 @@ def _table(rule: Box | None, *titles: str) -> Table:
 
 
 def _brokers(tour: "Tour", rule: Box | None, bar_width: int) -> RenderableType:
-    picture, now = tour.watch.picture, time.monotonic()
-    written = f"written, of {whole(LIMIT_BYTES / 1000)} kB/s"
+    state, now = tour.observer.state, time.monotonic()
+    written = f"written, of {grouped(LIMIT_BYTES / 1000)} kB/s"
     table = _table(rule, "broker", "state", "leads", "holds", "CPU", written)
-    for node_id, broker in tour.stage.brokers.items():
+    for node_id, broker in tour.cluster.brokers.items():
         is_running = broker.process.running
         rate = tour.ledger.bytes_rates.get(node_id)
         per_second = rate.per_second(now) if rate is not None and is_running else 0.0
         table.add_row(
             str(node_id),
-            _state(is_running, node_id == picture.controller),
-            str(len(picture.led_by(node_id))),
-            str(len(picture.held_by(node_id))),
-            f"{tour.watch.cpu.get(node_id, 0.0):4.0%}" if is_running else "",
+            _state(is_running, node_id == state.controller),
+            str(len(state.leaders_on(node_id))),
+            str(len(state.replicas_on(node_id))),
+            f"{tour.observer.cpu.get(node_id, 0.0):4.0%}" if is_running else "",
             Text(bar(per_second / LIMIT_BYTES, bar_width), _color(per_second / LIMIT_BYTES))
             + Text(f" {per_second / 1000:4.0f}", "default"),
         )
@@ -114,31 +114,31 @@ def _color(part: float) -> str:
 
 def _partitions(tour: "Tour", rule: Box | None) -> RenderableType:
     table = _table(rule, "partition", "leader", "replicas", "in sync", "high watermark")
-    for part in tour.watch.picture.partitions:
+    for part in tour.observer.state.partitions:
         is_whole = len(part.isr) == len(part.replicas)
         table.add_row(
             str(part.index),
             Text(str(part.leader), "green") if part.leader >= 0 else Text("none", "bold red"),
             ",".join(map(str, part.replicas)),
             Text(",".join(map(str, part.isr)), "green" if is_whole else "bold yellow"),
-            whole(tour.watch.high_watermarks.get(part.index, 0)),
+            grouped(tour.observer.high_watermarks.get(part.index, 0)),
         )
     return table
 
 
-def _clients_in_short(tour: "Tour") -> RenderableType:
+def _clients_compact(tour: "Tour") -> RenderableType:
     ledger, now = tour.ledger, time.monotonic()
     readers = [
         f"{each.name} reads {', '.join(map(str, each.partitions))}: "
-        f"{whole(each.rate.per_second(now))}/s"
+        f"{grouped(each.rate.per_second(now))}/s"
         if each.partitions
         else f"{each.name} is idle"
         for each in tour.load.members
     ]
     return Text(
-        f"  producer: {whole(ledger.offered_rate.per_second(now))}/s offered, "
-        f"{whole(ledger.acknowledged_rate.per_second(now))}/s acknowledged, "
-        f"queue {whole(ledger.queue)}\n  {'; '.join(readers)}",
+        f"  producer: {grouped(ledger.offered_rate.per_second(now))}/s offered, "
+        f"{grouped(ledger.acknowledged_rate.per_second(now))}/s acknowledged, "
+        f"queue {grouped(ledger.queue)}\n  {'; '.join(readers)}",
         "cyan",
     )
 
@@ -148,14 +148,14 @@ def _clients(tour: "Tour", history: list[float], curve_width: int) -> Renderable
     rows = Table.grid(padding=(0, 2))
     rows.add_row(
         "producer",
-        f"offered {whole(ledger.offered_rate.per_second(now)):>6}/s   acknowledged "
-        f"{whole(ledger.acknowledged_rate.per_second(now)):>6}/s",
+        f"offered {grouped(ledger.offered_rate.per_second(now)):>6}/s   acknowledged "
+        f"{grouped(ledger.acknowledged_rate.per_second(now)):>6}/s",
         Text(curve(history, curve_width), "cyan"),
     )
     full = ledger.queue / max(4 * ledger.offered_rate.per_second(now), 1.0)
     rows.add_row(
         "queue",
-        f"{whole(ledger.queue):>6} records, a record waits {ledger.last_wait_s:.1f} s",
+        f"{grouped(ledger.queue):>6} records, a record waits {ledger.last_wait_s:.1f} s",
         Text(bar(full, curve_width), "red" if full > 0.5 else "green"),
     )
     for member in tour.load.members:
@@ -165,11 +165,11 @@ def _clients(tour: "Tour", history: list[float], curve_width: int) -> Renderable
             member.name,
             f"partitions {listed}" if listed else Text("no partition: idle", "yellow"),
             Text(bar(rate / max(ledger.read_rate.per_second(now), 1.0), _BAR_WIDTH), "blue")
-            + Text(f" {whole(rate):>5}/s", "default"),
+            + Text(f" {grouped(rate):>5}/s", "default"),
         )
     rows.add_row(
         "so far",
-        f"acknowledged {whole(ledger.acknowledged)}, read {whole(ledger.read)}",
+        f"acknowledged {grouped(ledger.acknowledged)}, read {grouped(ledger.read)}",
         f"in the log twice {ledger.in_log_twice}, errors seen by clients {tour.load.errors}",
     )
     return Panel(rows, title="clients", border_style="dim", title_align="left")

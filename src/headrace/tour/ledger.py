@@ -50,7 +50,7 @@ class Tally:
         return sum(count for count, _ in self.totals.values())
 
     def apply(self, partition: int, offset: int, key: bytes, number: int) -> bool:
-        """Apply a record; returns whether it was new: the offsets are part of the state."""
+        """Apply a record. Returns False if its offset was applied before."""
         if offset < self.next_offsets.get(partition, 0):
             return False
         self.next_offsets[partition] = offset + 1
@@ -83,8 +83,8 @@ class Ledger:
         """Acknowledged bytes, by the leader at that time."""
         self.tally = Tally()
         self._offered_at: list[float] = []
-        self._marks = bytearray()
-        self._both = 0
+        self._flags = bytearray()
+        self._acknowledged_and_read = 0
 
     @property
     def queue(self) -> int:
@@ -93,8 +93,8 @@ class Ledger:
 
     @property
     def missing(self) -> int:
-        """Records that are acknowledged but not read; if they stay missing, they are lost."""
-        return self.acknowledged - self._both
+        """Acknowledged records that are not read yet. At the end, these are the lost records."""
+        return self.acknowledged - self._acknowledged_and_read
 
     @property
     def read(self) -> int:
@@ -105,7 +105,7 @@ class Ledger:
         self.offered += 1
         self.offered_rate.add(1, now)
         self._offered_at.append(now)
-        self._marks.append(0)
+        self._flags.append(0)
         return self.offered - 1
 
     def acknowledge(
@@ -119,31 +119,31 @@ class Ledger:
             self.bytes_rates.setdefault(leader, Rate()).add(size_bytes, now)
         self.last_wait_s = now - self._offered_at[number]
         self.longest_wait_s = max(self.longest_wait_s, self.last_wait_s)
-        self._both += bool(self._marks[number] & _READ)
-        self._marks[number] |= _ACKNOWLEDGED
+        self._acknowledged_and_read += bool(self._flags[number] & _READ)
+        self._flags[number] |= _ACKNOWLEDGED
 
-    def give_up(self) -> None:
+    def fail(self) -> None:
         self.failed += 1
 
-    def take(self, partition: int, offset: int, key: bytes, number: int, now: float) -> None:
+    def count_read(self, partition: int, offset: int, key: bytes, number: int, now: float) -> None:
         """Count a record that a member of the group has read."""
         if not self.tally.apply(partition, offset, key, number):
             return
         self.read_rate.add(1, now)
-        if self._marks[number] & _READ:
+        if self._flags[number] & _READ:
             self.in_log_twice += 1
             return
-        self._both += bool(self._marks[number] & _ACKNOWLEDGED)
-        self._marks[number] |= _READ
+        self._acknowledged_and_read += bool(self._flags[number] & _ACKNOWLEDGED)
+        self._flags[number] |= _READ
 
 
-def whole(number: float) -> str:
+def grouped(number: float) -> str:
     """A number with thousands separators: "12,345"."""
     return f"{number:,.0f}"
 
 
 def kilobytes(size_bytes: float) -> str:
-    return f"{whole(size_bytes / 1000)} kB"
+    return f"{grouped(size_bytes / 1000)} kB"
 
 
 def bar(part: float, width: int) -> str:

@@ -19,7 +19,7 @@ KEY_COUNT = 1_000
 VALUE_BYTES = 230
 _CLIENT_ID = "tour"
 _TICK_S = 0.01
-_AGAIN_S = 0.2
+_RETRY_S = 0.2
 
 
 @dataclass
@@ -46,7 +46,7 @@ def number_in(value: bytes) -> int:
 
 class Load:
     def __init__(self, bootstrap: str, ledger: Ledger, leader_of: Callable[[int], int]) -> None:
-        """`leader_of` returns the leader of a partition, which gets the credit for a record."""
+        """`leader_of` returns the leader of a partition, to count written bytes by broker."""
         self.rate = 0.0
         """Offered records per second."""
         self.errors = 0
@@ -56,14 +56,14 @@ class Load:
         self._ledger = ledger
         self._leader_of = leader_of
         self._offered: asyncio.Queue[int] = asyncio.Queue()
-        self._under_way: list[tuple[int, Delivery]] = []
+        self._in_flight: list[tuple[int, Delivery]] = []
 
     def offer(self) -> int:
         number = self._ledger.offer(time.monotonic())
         self._offered.put_nowait(number)
         return number
 
-    async def pace(self) -> None:
+    async def offer_records(self) -> None:
         """Offer records at the current rate, whether or not they can be sent."""
         due = 0.0
         before = time.monotonic()
@@ -79,7 +79,7 @@ class Load:
 
     async def _collect(self, now: float) -> None:
         waiting = []
-        for number, delivery in self._under_way:
+        for number, delivery in self._in_flight:
             if not delivery.done:
                 waiting.append((number, delivery))
                 continue
@@ -87,16 +87,16 @@ class Load:
                 written = await delivery
             except ClientError:
                 self.errors += 1
-                self._ledger.give_up()
+                self._ledger.fail()
                 continue
             size_bytes = len(key_of(number)) + VALUE_BYTES
             leader = self._leader_of(written.partition)
             self._ledger.acknowledge(number, size_bytes, written.partition, leader, now)
-        self._under_way = waiting
+        self._in_flight = waiting
 
     async def produce(self) -> None:
         """Send offered records as fast as the brokers accept them."""
-        # Small batches make the throttling even; a low metadata age finds new partitions soon.
+        # Small batches keep the pauses of the quota short.
         async with self._connected() as client:
             producer = client.producer(
                 batch_bytes_max=16_384, request_bytes_max=32_768, buffer_bytes_max=1_000_000
@@ -109,9 +109,9 @@ class Load:
             delivery = await producer.send(TOPIC, value_of(number), key=key_of(number))
         except ClientError:
             self.errors += 1
-            self._ledger.give_up()
+            self._ledger.fail()
             return
-        self._under_way.append((number, delivery))
+        self._in_flight.append((number, delivery))
 
     async def consume(self, member: Member) -> None:
         """Read the partitions that the group assigns to this member."""
@@ -122,22 +122,22 @@ class Load:
             except ClientError:
                 self.errors += 1
                 member.partitions = ()
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
 
     async def _read(self, client: Client, member: Member) -> None:
-        # It is not closed: leaving the group needs brokers, which might not be running.
+        # The member is not closed, because brokers that it needs to leave might not be running.
         consumer = client.group_consumer(
             GROUP, TOPIC, protocol="consumer", auto_commit_interval_ms=1_000
         )
         while True:
             records = await consumer.poll(200)
-            member.partitions = tuple(where.partition for where in consumer.partitions)
+            member.partitions = tuple(partition.partition for partition in consumer.partitions)
             now = time.monotonic()
             member.read += len(records)
             member.rate.add(len(records), now)
             for record in records:
                 partition, offset, key, number = fields_of(record)
-                self._ledger.take(partition, offset, key, number, now)
+                self._ledger.count_read(partition, offset, key, number, now)
 
     def _connected(self) -> Client:
         return connect(self._bootstrap, client_id=_CLIENT_ID, metadata_age_ms_max=500)

@@ -1,6 +1,6 @@
-"""Writes a recording as one SVG: frames that CSS shows one by one.
+"""Writes a recording of the tour as one SVG file, which shows the frames one by one with CSS.
 
-rich draws each frame; here they are stacked. Without animation, the busiest frame is visible.
+rich draws each frame. Without animation, the frame with the highest rate is visible.
 """
 
 import io

@@ -10,36 +10,36 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.tour.ledger import whole
+from headrace.tour.ledger import grouped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from headrace.tour.observer import ClusterState
     from headrace.tour.recording import Recording
     from headrace.tour.steps import Step
     from headrace.tour.tour import Tour
-    from headrace.tour.watch import Picture
 
-ROOMY_LINES = 34
-ROOMY_COLUMNS = 120
+FULL_LINES = 34
+FULL_COLUMNS = 120
 """From this width on, tables are side by side; below, they need more lines."""
-ROOMY_LINES_STACKED = 46
+FULL_LINES_STACKED = 46
 _HISTORY_S = 1.0
 _STATUS_S = 5.0
-_WELCOME = "the cluster starts"
+_FIRST_TITLE = "the cluster starts"
 
 
 class Screen:
-    """Plain lines."""
+    """Prints plain lines. `LiveScreen` shows tables instead."""
 
     def __init__(
         self, recording: "Recording | None" = None, *, waits_for_keys: bool = False
     ) -> None:
-        self.title = _WELCOME
+        self.title = _FIRST_TITLE
         self.text = ""
-        self.news: list[str] = []
-        self._first_news = 0
-        """The position in `news` of the current step's first message."""
+        self.messages: list[str] = []
+        self._first_message = 0
+        """The position in `messages` of the current step's first message."""
         self.history: list[float] = []
         """Acknowledged records per second, one value per second."""
         self._began = time.monotonic()
@@ -63,12 +63,12 @@ class Screen:
     def begin(self, number: int, count: int, step: "Step") -> None:
         self.title = f"step {number} of {count}: {step.title}"
         self.text = step.text
-        self._first_news = len(self.news)
+        self._first_message = len(self.messages)
         self._show_step()
 
     def say(self, text: str) -> None:
-        self.news.append(text)
-        self._show_news(text)
+        self.messages.append(text)
+        self._show_message(text)
 
     def show(self, tour: "Tour") -> None:
         """Show the current state; called often."""
@@ -79,12 +79,12 @@ class Screen:
             self.history.append(tour.ledger.acknowledged_rate.per_second(now))
         self._show_state(tour, now)
 
-    def keep(self) -> None:
+    def record_frame(self) -> None:
         """Add the current frame to the recording."""
         if self._recording is not None:
-            self._recording.add(self.drawn(), self.history[-1] if self.history else 0.0)
+            self._recording.add(self.render(), self.history[-1] if self.history else 0.0)
 
-    def drawn(
+    def render(
         self, *, is_compact: bool = False, console: "Console | None" = None
     ) -> "RenderableType":
         # Imported here, because rich takes long to load.
@@ -94,7 +94,7 @@ class Screen:
             self._tour,
             self.title,
             self.text,
-            self.news[self._first_news if console is None or is_compact else 0 :],
+            self.messages[self._first_message if console is None or is_compact else 0 :],
             self.history,
             is_compact=is_compact,
             console=console,
@@ -113,7 +113,7 @@ class Screen:
     def _show_step(self) -> None:
         print(f"\n{self.title[0].upper()}{self.title[1:]}\n  {self.text}", flush=True)
 
-    def _show_news(self, text: str) -> None:
+    def _show_message(self, text: str) -> None:
         print(f"  {time.monotonic() - self._began:6.1f} s  {text}", flush=True)
 
     def _show_state(self, tour: "Tour", now: float) -> None:
@@ -125,11 +125,11 @@ class Screen:
             f"{each} {rate.per_second(now) / 1000:.0f} kB/s"
             for each, rate in sorted(ledger.bytes_rates.items())
         )
-        self._show_news(
-            f"[offered {whole(ledger.offered_rate.per_second(now))}/s, acknowledged "
-            f"{whole(ledger.acknowledged_rate.per_second(now))}/s, read "
-            f"{whole(ledger.read_rate.per_second(now))}/s, queue {whole(ledger.queue)}; by broker: "
-            f"{brokers or 'nothing yet'}]"
+        self._show_message(
+            f"[offered {grouped(ledger.offered_rate.per_second(now))}/s, acknowledged "
+            f"{grouped(ledger.acknowledged_rate.per_second(now))}/s, read "
+            f"{grouped(ledger.read_rate.per_second(now))}/s, queue {grouped(ledger.queue)}; "
+            f"by broker: {brokers or 'nothing yet'}]"
         )
 
 
@@ -171,7 +171,7 @@ class LiveScreen(Screen):
     def _show_step(self) -> None:
         self._draw()
 
-    def _show_news(self, text: str) -> None:
+    def _show_message(self, text: str) -> None:
         self._draw()
 
     def _show_state(self, tour: "Tour", now: float) -> None:
@@ -180,26 +180,26 @@ class LiveScreen(Screen):
     def _draw(self) -> None:
         console = self._live.console
         width, height = console.size
-        is_compact = height < (ROOMY_LINES if width >= ROOMY_COLUMNS else ROOMY_LINES_STACKED)
-        self._live.update(self.drawn(is_compact=is_compact, console=console), refresh=True)
+        is_compact = height < (FULL_LINES if width >= FULL_COLUMNS else FULL_LINES_STACKED)
+        self._live.update(self.render(is_compact=is_compact, console=console), refresh=True)
 
 
 def summary(tour: "Tour", seconds: float) -> list[tuple[str, str]]:
-    ledger, picture = tour.ledger, tour.watch.picture
+    ledger, state = tour.ledger, tour.observer.state
     return [
-        ("records acknowledged", whole(ledger.acknowledged)),
-        ("records read by the group", whole(ledger.read)),
+        ("records acknowledged", grouped(ledger.acknowledged)),
+        ("records read by the group", grouped(ledger.read)),
         ("acknowledged records lost", str(ledger.missing)),
         ("records in the log twice", str(ledger.in_log_twice)),
         ("records not delivered, errors seen by clients", f"{ledger.failed}, {tour.load.errors}"),
-        ("brokers, controller, its epoch", _cluster(picture)),
+        ("brokers, controller, its epoch", _cluster(state)),
         ("replayed state", "the same" if tour.replay_is_same else "NOT the same"),
         ("duration", f"{seconds:.0f} s"),
     ]
 
 
-def _cluster(picture: "Picture") -> str:
-    return f"{len(picture.live)}, broker {picture.controller}, {picture.controller_epoch}"
+def _cluster(state: "ClusterState") -> str:
+    return f"{len(state.live)}, broker {state.controller}, {state.controller_epoch}"
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

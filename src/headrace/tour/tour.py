@@ -1,4 +1,4 @@
-"""The context of a step: cluster, clients, watch and screen."""
+"""The objects that a step of the tour uses: cluster, clients, observer and screen."""
 
 import asyncio
 import time
@@ -6,38 +6,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.client.aio import Client
-from headrace.tour.ledger import Ledger, whole
+from headrace.tour.cluster import TourCluster
+from headrace.tour.ledger import Ledger, grouped
 from headrace.tour.load import Load
+from headrace.tour.observer import Observer
 from headrace.tour.screen import Screen
-from headrace.tour.stage import Stage
-from headrace.tour.watch import Watch
 
 WAIT_S_MAX = 90.0
 SILENCE_S_MAX = 15.0
-_LOOK_S = 0.02
+_CHECK_S = 0.02
 
 
 class TourFailed(Exception):
-    """The message states the expected event that did not occur."""
+    """An expected event did not occur. The message names the event."""
 
 
 @dataclass
 class Tour:
-    stage: Stage
+    cluster: TourCluster
     ledger: Ledger
     load: Load
-    watch: Watch
+    observer: Observer
     client: Client
     screen: Screen
     is_fast: bool
-    begin_reading: Callable[[], None] = lambda: None
+    start_consumers: Callable[[], None] = lambda: None
     """Starts the members of the group."""
     per_second_before: float = 0.0
-    """The measured maximum with one partition."""
+    """Acknowledged records per second with one partition, as measured in step 2."""
     replay_is_same: bool = False
 
     @property
-    def is_well(self) -> bool:
+    def is_successful(self) -> bool:
         ledger = self.ledger
         return not ledger.missing and not ledger.in_log_twice and self.replay_is_same
 
@@ -45,32 +45,32 @@ class Tour:
         """Report an event or a measurement."""
         self.screen.say(text)
 
-    async def rest(self, seconds: float) -> None:
-        """Wait, so that the user can read and the numbers change."""
+    async def pause(self, seconds: float) -> None:
+        """Wait, so that the user can read the screen and the measurement has enough time."""
         await asyncio.sleep(max(seconds / 8, 1.0) if self.is_fast else seconds)
 
-    async def until(self, what: str, is_so: Callable[[], bool]) -> float:
+    async def wait_until(self, what: str, condition: Callable[[], bool]) -> float:
         """Wait for a condition; returns the seconds it took."""
         began = time.monotonic()
-        while not is_so():
+        while not condition():
             if time.monotonic() - began > WAIT_S_MAX:
                 raise TourFailed(f"{what}: this did not happen within {WAIT_S_MAX:g} s")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
         return time.monotonic() - began
 
     async def count(self) -> str:
         """Stop the producer, wait for records in flight, and compare the counts."""
         ledger, rate = self.ledger, self.load.rate
         self.load.rate = 0
-        await self.until("all queued records are acknowledged", lambda: ledger.queue == 0)
+        await self.wait_until("all queued records are acknowledged", lambda: ledger.queue == 0)
         read, since = ledger.read, time.monotonic()
         # Records that are not read, although the consumers receive no more, are lost.
         while ledger.missing and time.monotonic() - since < SILENCE_S_MAX:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
             if ledger.read > read:
                 read, since = ledger.read, time.monotonic()
         self.load.rate = rate
         return (
-            f"acknowledged {whole(ledger.acknowledged)}, read {whole(ledger.read)}, lost "
+            f"acknowledged {grouped(ledger.acknowledged)}, read {grouped(ledger.read)}, lost "
             f"{ledger.missing}, in the log twice {ledger.in_log_twice}"
         )

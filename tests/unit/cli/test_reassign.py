@@ -7,9 +7,9 @@ import pytest
 
 from headrace.cli.failure import Failure
 from headrace.cli.main import main
-from headrace.cli.moving import Places, bytes_to_move, progress_text, sizes
 from headrace.cli.reassign import read_plan
-from headrace.cli.throttling import lift_throttle, throttled_replicas
+from headrace.cli.reassignment_progress import Placement, bytes_to_move, progress_text, sizes
+from headrace.cli.reassignment_throttle import lift_throttle, throttled_replicas
 from headrace.client import Reassignment, TimedOut, TopicPartition
 from headrace.client.core.values import (
     ClusterInfo,
@@ -65,7 +65,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_progress_tells_the_bytes_the_rate_and_the_time_left() -> None:
-    line = progress_text(arrived=3, count=10, done=250_000_000, total=10**9, rate=5e6)
+    line = progress_text(reassigned_count=3, count=10, done=250_000_000, total=10**9, rate=5e6)
     assert line == (
         "██████░░░░░░░░░░░░░░░░░░  25%  3 of 10 partitions, "
         "250.0 MB of 1.0 GB, 5.0 MB/s, 2 min left"
@@ -96,18 +96,20 @@ def test_bytes_are_counted_although_a_broker_is_silent() -> None:
 
 def test_a_throttle_names_who_is_copied_from_and_who_is_copied_to() -> None:
     parts = [TopicPartition("t", index) for index in range(4)]
-    now = Places(
+    placement = Placement(
         {parts[0]: (1, 2), parts[1]: (1, 2, 3), parts[2]: (2, 1), parts[3]: (1, 2)},
         {parts[1]: Reassignment((1, 2, 3), adding=(3,), removing=(1,))},
     )
-    lists, nodes = throttled_replicas(now, {parts[0]: (2, 4), parts[2]: (1, 2), parts[3]: (1,)})
+    lists, nodes = throttled_replicas(
+        placement, {parts[0]: (2, 4), parts[2]: (1, 2), parts[3]: (1,)}
+    )
     assert lists == {"t": (["0:1", "0:2", "1:1", "1:2"], ["0:4", "1:3"])}
     assert nodes == {1, 2, 3, 4}
 
 
 def test_a_throttle_of_very_many_partitions_is_one_of_the_whole_topic() -> None:
-    now = Places({TopicPartition("t", index): (1, 2) for index in range(6000)}, {})
-    lists, _ = throttled_replicas(now, dict.fromkeys(now.replicas, (2, 3)))
+    placement = Placement({TopicPartition("t", index): (1, 2) for index in range(6000)}, {})
+    lists, _ = throttled_replicas(placement, dict.fromkeys(placement.replicas, (2, 3)))
     assert lists == {"t": (["*"], ["*"])}
 
 

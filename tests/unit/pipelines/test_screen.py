@@ -9,14 +9,14 @@ from headrace.cli import pipeline_screen
 from headrace.pipelines.run_machine import Run
 
 
-def shown(picture: pipeline_screen.Picture) -> str:
+def shown(picture: pipeline_screen.LiveTable) -> str:
     text = StringIO()
-    Console(file=text, width=80).print(picture.drawn())
+    Console(file=text, width=80).print(picture.render())
     return text.getvalue()
 
 
 def test_a_terminal_shows_each_flow_with_its_rows_and_rate() -> None:
-    picture = pipeline_screen.Picture()
+    picture = pipeline_screen.LiveTable()
     picture.say("Starting Spark")
     assert "Starting Spark, 0 s" in shown(picture)
     run = Run("spark_catalog.default.")

@@ -11,8 +11,8 @@ from headrace.client.core.values import PartitionInfo
 from headrace.tour.frame import frame
 from headrace.tour.ledger import Ledger
 from headrace.tour.load import Member
+from headrace.tour.observer import ClusterState
 from headrace.tour.steps import STEPS
-from headrace.tour.watch import Picture
 
 
 def tour_of(brokers: int) -> Any:
@@ -24,17 +24,17 @@ def tour_of(brokers: int) -> Any:
         load=SimpleNamespace(
             members=[Member("consumer A", (0, 2, 4)), Member("consumer B")], errors=0
         ),
-        stage=SimpleNamespace(brokers={node: SimpleNamespace(process=process) for node in nodes}),
-        watch=SimpleNamespace(
-            picture=Picture(1, 2, nodes, parts), high_watermarks={5: 1234}, cpu={}
+        cluster=SimpleNamespace(brokers={node: SimpleNamespace(process=process) for node in nodes}),
+        observer=SimpleNamespace(
+            state=ClusterState(1, 2, nodes, parts), high_watermarks={5: 1234}, cpu={}
         ),
     )
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.title)
 def test_a_terminal_of_24_lines_shows_the_step_the_clients_and_every_partition(step: Any) -> None:
-    news = ["something was measured", "another thing"]
-    drawn = frame(tour_of(4), step.title, step.text, news, [], is_compact=True)
+    messages = ["something was measured", "another thing"]
+    drawn = frame(tour_of(4), step.title, step.text, messages, [], is_compact=True)
     out = StringIO()
     Console(file=out, width=80, color_system=None).print(drawn)
     lines = out.getvalue().splitlines()
@@ -49,11 +49,11 @@ def test_a_terminal_of_24_lines_shows_the_step_the_clients_and_every_partition(s
 def test_terminal_of_160_columns_and_50_lines_is_filled(step: Any) -> None:
     out = StringIO()
     console = Console(file=out, width=160, height=50, color_system=None)
-    news = [f"measurement {number}" for number in range(60)]
+    messages = [f"measurement {number}" for number in range(60)]
     history = [float(number) for number in range(100)]
     tour = tour_of(4)
     console.print(
-        frame(tour, step.title, step.text, news, history, is_compact=False, console=console)
+        frame(tour, step.title, step.text, messages, history, is_compact=False, console=console)
     )
     lines = out.getvalue().splitlines()
     assert len(lines) == 49

@@ -2,7 +2,7 @@
 
 import random
 
-from headrace.tour.ledger import Ledger, Rate, Tally, bar, curve, shares, whole
+from headrace.tour.ledger import Ledger, Rate, Tally, bar, curve, grouped, shares
 from headrace.tour.load import VALUE_BYTES, key_of, number_in, value_of
 
 
@@ -22,10 +22,10 @@ def test_a_record_that_was_acknowledged_is_missing_until_it_is_read() -> None:
     ledger.acknowledge(first, 240, 0, 1, 0.5)
     assert (ledger.queue, ledger.missing, ledger.longest_wait_s) == (1, 1, 0.5)
     # Readers may be told of a record before its producer is.
-    ledger.take(0, 1, b"wheel", second, 0.6)
+    ledger.count_read(0, 1, b"wheel", second, 0.6)
     assert ledger.missing == 1
     ledger.acknowledge(second, 240, 0, 1, 0.7)
-    ledger.take(0, 2, b"wheel", first, 0.8)
+    ledger.count_read(0, 2, b"wheel", first, 0.8)
     assert (ledger.queue, ledger.missing, ledger.read) == (0, 0, 2)
     assert ledger.acknowledged_of == {0: 2}
 
@@ -42,9 +42,9 @@ def test_a_record_that_is_read_again_counts_once_and_one_at_two_offsets_is_there
     number = ledger.offer(0.0)
     ledger.acknowledge(number, 240, 0, 1, 0.1)
     for _ in range(2):
-        ledger.take(0, 0, b"wheel", number, 0.2)
+        ledger.count_read(0, 0, b"wheel", number, 0.2)
     assert (ledger.read, ledger.in_log_twice, ledger.missing) == (1, 0, 0)
-    ledger.take(0, 1, b"wheel", number, 0.3)
+    ledger.count_read(0, 1, b"wheel", number, 0.3)
     assert (ledger.in_log_twice, ledger.missing) == (1, 0)
 
 
@@ -76,7 +76,7 @@ def test_a_value_tells_its_number() -> None:
 
 
 def test_numbers_bars_and_curves_are_drawn_as_they_are() -> None:
-    assert whole(1_234_567.4) == "1,234,567"
+    assert grouped(1_234_567.4) == "1,234,567"
     assert bar(0.5, 4) == "██░░"
     assert bar(7, 4) == "████"
     assert curve([0, 1, 2, 4], 3) == "▃▅█"

@@ -14,15 +14,15 @@ from headrace.client.core.values import PartitionInfo
 from headrace.coordination import layout
 from headrace.coordination.port import StoreUnavailable
 from headrace.coordination.zookeeper import ZooKeeperStore
-from headrace.tour.stage import Stage, cpu_seconds
+from headrace.tour.cluster import TourCluster, cpu_seconds
 
-_LOOK_S = 0.1
-_LOOK_AT_OFFSETS_S = 0.5
+_CHECK_S = 0.1
+_OFFSETS_CHECK_S = 0.5
 
 
 @dataclass(frozen=True)
-class Picture:
-    """The last observed state."""
+class ClusterState:
+    """The state of the cluster, as last observed."""
 
     controller: int = -1
     controller_epoch: int = -1
@@ -33,10 +33,10 @@ class Picture:
     def leader_of(self, partition: int) -> int:
         return self.partitions[partition].leader if partition < len(self.partitions) else -1
 
-    def led_by(self, node_id: int) -> list[int]:
+    def leaders_on(self, node_id: int) -> list[int]:
         return [part.index for part in self.partitions if part.leader == node_id]
 
-    def held_by(self, node_id: int) -> list[int]:
+    def replicas_on(self, node_id: int) -> list[int]:
         return [part.index for part in self.partitions if node_id in part.replicas]
 
     @property
@@ -51,13 +51,15 @@ class Picture:
         )
 
 
-class Watch:
-    def __init__(self, stage: Stage, client: Client, store: ZooKeeperStore, topic: str) -> None:
-        self.picture = Picture()
+class Observer:
+    def __init__(
+        self, cluster: TourCluster, client: Client, store: ZooKeeperStore, topic: str
+    ) -> None:
+        self.state = ClusterState()
         self.high_watermarks: dict[int, int] = {}
         self.cpu: dict[int, float] = {}
         """For each broker, the average number of CPU cores used since the last measurement."""
-        self._stage = stage
+        self._cluster = cluster
         self._client = client
         self._store = store
         self._topic = topic
@@ -71,42 +73,44 @@ class Watch:
     async def run(self) -> None:
         while True:
             with suppress(ClientError, StoreUnavailable):
-                await self.look()
-            await asyncio.sleep(_LOOK_S)
+                await self.refresh()
+            await asyncio.sleep(_CHECK_S)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         cluster = await self._client.describe_cluster()
         topics = await self._client.refresh_topics([self._topic])
         data, _ = await self._store.get(layout.CONTROLLER_EPOCH)
-        self.picture = Picture(
+        self.state = ClusterState(
             cluster.controller_id,
             layout.decode_controller_epoch(data),
             tuple(sorted(broker.node_id for broker in cluster.brokers)),
             topics[self._topic].partitions if self._topic in topics else (),
         )
         self._leaders |= {
-            part.index: part.leader for part in self.picture.partitions if part.leader >= 0
+            part.index: part.leader for part in self.state.partitions if part.leader >= 0
         }
 
     async def run_offsets(self) -> None:
         """Separate from `run`, because the request waits for partitions without a leader."""
         while True:
-            self._look_at_processes(time.monotonic())
-            led = [part.index for part in self.picture.partitions if part.leader >= 0]
+            self._measure_cpu(time.monotonic())
+            led = [part.index for part in self.state.partitions if part.leader >= 0]
             try:
                 found = await self._client.list_offsets(
                     {TopicPartition(self._topic, index): "latest" for index in led}
                 )
             except ClientError:
                 found = {}
-            self.high_watermarks |= {where.partition: at.offset for where, at in found.items()}
-            await asyncio.sleep(_LOOK_AT_OFFSETS_S)
+            self.high_watermarks |= {
+                partition.partition: at.offset for partition, at in found.items()
+            }
+            await asyncio.sleep(_OFFSETS_CHECK_S)
 
-    def _look_at_processes(self, now: float) -> None:
-        for node_id, broker in self._stage.brokers.items():
+    def _measure_cpu(self, now: float) -> None:
+        for node_id, broker in self._cluster.brokers.items():
             used = cpu_seconds(broker.process.pid) if broker.process.running else 0.0
             used_before, before = self._cpu_before.get(node_id, (used, now))
-            # After a restart, a process begins at zero.
+            # The CPU time of a restarted broker begins at zero.
             elapsed = now - before
             self.cpu[node_id] = max(used - used_before, 0.0) / elapsed if elapsed > 0 else 0.0
             self._cpu_before[node_id] = (used, now)

@@ -1,7 +1,7 @@
 """Runs the tour: starts the cluster, runs the steps, cleans up.
 
-A signal only cancels the task on the loop. So `Stage.close` always runs once, completely, before
-the program ends.
+A signal only cancels the task. So `TourCluster.close` always runs once and completely before the
+program ends.
 """
 
 import asyncio
@@ -10,17 +10,17 @@ import time
 
 from headrace.client.aio import connect
 from headrace.coordination.zookeeper import ZooKeeperStore
+from headrace.tour.cluster import TourCluster
 from headrace.tour.ledger import Ledger
 from headrace.tour.load import TOPIC, Load
+from headrace.tour.observer import Observer
 from headrace.tour.screen import Screen
-from headrace.tour.stage import Stage
 from headrace.tour.steps import STEPS
 from headrace.tour.tour import Tour
-from headrace.tour.watch import Watch
 
 BROKER_COUNT = 3
 READING_S = 5.0
-"""The time for which the results of a step stay on the screen."""
+"""The time for which the results of a step remain on the screen."""
 _SHOW_S = 0.25
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -53,7 +53,7 @@ async def _run_until_signal(screen: Screen, is_fast: bool) -> bool:
     for number in _SIGNALS:
         loop.add_signal_handler(number, interrupt, number)
     try:
-        return await _on_stage(screen, is_fast)
+        return await _run_on_cluster(screen, is_fast)
     except asyncio.CancelledError:
         raise Interrupted(received[0] if received else signal.SIGINT) from None
     except BaseExceptionGroup as group:
@@ -61,52 +61,54 @@ async def _run_until_signal(screen: Screen, is_fast: bool) -> bool:
         raise group.exceptions[0] from None
 
 
-async def _on_stage(screen: Screen, is_fast: bool) -> bool:
-    stage = Stage()
+async def _run_on_cluster(screen: Screen, is_fast: bool) -> bool:
+    cluster = TourCluster()
     try:
         with screen:
             screen.say("starting ZooKeeper and three brokers")
             began = time.monotonic()
-            await stage.start(BROKER_COUNT)
-            screen.say(f"ready after {time.monotonic() - began:.1f} s: {_named(stage)}")
-            return await _with_clients(stage, screen, is_fast)
+            await cluster.start(BROKER_COUNT)
+            screen.say(f"ready after {time.monotonic() - began:.1f} s: {_processes_text(cluster)}")
+            return await _with_clients(cluster, screen, is_fast)
     finally:
-        stage.close()
+        cluster.close()
 
 
-def _named(stage: Stage) -> str:
-    return ", ".join(f"{name} (pid {pid})" for name, pid in stage.pids().items())
+def _processes_text(cluster: TourCluster) -> str:
+    return ", ".join(f"{name} (pid {pid})" for name, pid in cluster.pids().items())
 
 
-async def _with_clients(stage: Stage, screen: Screen, is_fast: bool) -> bool:
-    # The watch client must not wait long: it looks again soon.
-    async with connect(stage.bootstrap, client_id="tour-watch", operation_timeout_ms=1_500) as eyes:
-        store = await ZooKeeperStore.open(stage.zookeeper_address)
+async def _with_clients(cluster: TourCluster, screen: Screen, is_fast: bool) -> bool:
+    # A short timeout, because the observer repeats its requests.
+    async with connect(
+        cluster.bootstrap, client_id="tour-watch", operation_timeout_ms=1_500
+    ) as observer_client:
+        store = await ZooKeeperStore.open(cluster.zookeeper_address)
         try:
-            async with connect(stage.bootstrap, client_id="tour-guide") as client:
-                watch = Watch(stage, eyes, store, TOPIC)
-                await watch.look()
+            async with connect(cluster.bootstrap, client_id="tour-runner") as client:
+                observer = Observer(cluster, observer_client, store, TOPIC)
+                await observer.refresh()
                 ledger = Ledger()
-                load = Load(stage.bootstrap, ledger, watch.leader_of)
-                tour = Tour(stage, ledger, load, watch, client, screen, is_fast)
-                return await _through_steps(tour)
+                load = Load(cluster.bootstrap, ledger, observer.leader_of)
+                tour = Tour(cluster, ledger, load, observer, client, screen, is_fast)
+                return await _run_steps(tour)
         finally:
             await store.close()
 
 
-async def _through_steps(tour: Tour) -> bool:
+async def _run_steps(tour: Tour) -> bool:
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(each)
             for each in (
-                tour.watch.run(),
-                tour.watch.run_offsets(),
-                tour.load.pace(),
+                tour.observer.run(),
+                tour.observer.run_offsets(),
+                tour.load.offer_records(),
                 tour.load.produce(),
                 _show(tour),
             )
         ]
-        tour.begin_reading = lambda: running.extend(
+        tour.start_consumers = lambda: running.extend(
             tasks.create_task(tour.load.consume(member)) for member in tour.load.members
         )
         for number, step in enumerate(STEPS, start=1):
@@ -115,12 +117,12 @@ async def _through_steps(tour: Tour) -> bool:
             tour.screen.begin(number, len(STEPS), step)
             await step.run(tour)
             tour.screen.show(tour)
-            tour.screen.keep()
+            tour.screen.record_frame()
             await asyncio.sleep(0 if tour.is_fast else READING_S)
         tour.screen.end(tour)
         for task in running:
             task.cancel()
-    return tour.is_well
+    return tour.is_successful
 
 
 async def _show(tour: Tour) -> None:

@@ -1,7 +1,6 @@
 """The tour's cluster: child processes and a temporary directory.
 
-Starting a process never blocks the loop for long. `close` can be called at any time, also during a
-start.
+The event loop runs while processes start. `close` can be called at any time, also during a start.
 
 1. All processes that were started here are ended, and no others.
 2. Each broker has its own IP address, so that no process takes its port while it is down.
@@ -33,7 +32,7 @@ _SETTINGS = {
 }
 
 
-class Stage:
+class TourCluster:
     def __init__(self) -> None:
         """Raises NotInstalled if kazoo, Java or ZooKeeper is missing."""
         check_installed()
@@ -88,7 +87,7 @@ class Stage:
         broker.start(when_orphaned=signal.SIGKILL)
 
     async def _ready(self, node_id: int) -> None:
-        # If the process is killed in the meantime, the thread ends.
+        # If the process is killed while the thread waits, the thread ends.
         await asyncio.to_thread(self.brokers[node_id].wait_until_ready, START_S_MAX)
 
     def kill(self, node_id: int) -> None:

@@ -1,33 +1,32 @@
-"""The replication throttle of a reassignment: set before it, removed after it.
+"""Sets the replication throttle before a reassignment, and removes it afterwards.
 
-Settings of the topics contain the source and target replicas; settings of the brokers contain the
-rate.
+Settings of topics list the source and target replicas. Settings of brokers contain the rate.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.cli.moving import Places
+from headrace.cli.reassignment_progress import Placement
 
 if TYPE_CHECKING:
     from headrace.client import Client, TopicPartition
 
 _SIDES = ("leader", "follower")
 _LIST_LENGTH_MAX = 30_000
-"""The longest list that a setting holds; beyond it, all replicas of the topic are named."""
+"""The maximum length of a list in a setting. If it is exceeded, "*" selects all replicas."""
 
 
 def set_throttle(
     client: "Client",
-    now: Places,
+    placement: Placement,
     targets: "Mapping[TopicPartition, Sequence[int]]",
     rate: int,
 ) -> None:
     """Limit the rate of these reassignments, and of those that are in progress."""
     from headrace.client import ConfigChange, ConfigResource
 
-    lists, nodes = throttled_replicas(now, targets)
+    lists, nodes = throttled_replicas(placement, targets)
     for topic, (sources, sinks) in lists.items():
         changes = [
             ConfigChange(f"{side}.replication.throttled.replicas", ",".join(pairs))
@@ -41,21 +40,29 @@ def set_throttle(
 
 
 def throttled_replicas(
-    now: Places, targets: "Mapping[TopicPartition, Sequence[int]]"
+    placement: Placement, targets: "Mapping[TopicPartition, Sequence[int]]"
 ) -> tuple[dict[str, tuple[list[str], list[str]]], set[int]]:
-    """By topic, the source replicas and the target replicas; and all brokers of them."""
-    topics = {where.topic for where in targets}
-    wanted = {where: move.target for where, move in now.moving.items() if where.topic in topics}
+    """The source and target replicas of each topic, and the brokers that have these replicas."""
+    topics = {partition.topic for partition in targets}
+    wanted = {
+        partition: move.target
+        for partition, move in placement.reassignments.items()
+        if partition.topic in topics
+    }
     lists: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     nodes: set[int] = set()
-    for where, target in sorted({**wanted, **targets}.items()):
-        adding = now.moving[where].adding if where in now.moving else ()
-        sources = [node for node in now.replicas[where] if node not in adding]
+    for partition, target in sorted({**wanted, **targets}.items()):
+        adding = (
+            placement.reassignments[partition].adding
+            if partition in placement.reassignments
+            else ()
+        )
+        sources = [node for node in placement.replicas[partition] if node not in adding]
         sinks = [node for node in target if node not in sources]
         if not sinks:
             continue
-        for pairs, ends in zip(lists[where.topic], (sources, sinks), strict=True):
-            pairs += [f"{where.partition}:{node}" for node in ends]
+        for pairs, ends in zip(lists[partition.topic], (sources, sinks), strict=True):
+            pairs += [f"{partition.partition}:{node}" for node in ends]
         nodes |= {*sources, *sinks}
     for both in lists.values():
         for pairs in both:
