@@ -97,10 +97,11 @@ class LogDirectory:
         """A new directory gets a new id."""
         self.unopened: list[TopicPartition] = []
         """Partition directories on disk that are not opened yet."""
-        self.strays: list[str] = []
-        """Directories of former topics, renamed because a new topic has the same name."""
-        self._stray_ids: dict[str, UUID] = {}
-        """The recorded topic ids of directories that this process has renamed."""
+        self.strays: dict[str, UUID | None] = {}
+        """Directories of former topics, renamed because a new topic has the same name.
+
+        With the topic id under which the directory was recorded, if this process renamed it.
+        """
         self.lost_file_count = 0
         """The number of files that recovery has set aside since the start."""
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -153,7 +154,7 @@ class LogDirectory:
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
                 self._deleted_directories.paths.append(self._file(info.name))
             elif info.is_directory and info.name.endswith(STRAY_SUFFIX):
-                self.strays.append(info.name)
+                self.strays[info.name] = None
             elif info.is_directory:
                 partition = parse_partition(info.name)
                 if partition is not None:
@@ -337,15 +338,12 @@ class LogDirectory:
                 write_topic_id(self.files, path, topic_id)
             return True
         aside = self._deleted_directories.unused_path(str(partition), STRAY_SUFFIX)
-        former_id = self.recorded.ids.get(str(partition))
+        recorded_id = self.recorded.ids.get(str(partition))
         self.recorded.remove(str(partition))
         self.files.rename(path, aside)
         self.files.sync_directory(self.path)
         self.high_watermarks.pop(partition, None)
-        stray = os.path.basename(aside)
-        self.strays.append(stray)
-        if former_id is not None:
-            self._stray_ids[stray] = former_id
+        self.strays[os.path.basename(aside)] = recorded_id
         _LOG.warning("replica of a former topic set aside: from=%s to=%s", path, aside)
         return False
 
@@ -509,12 +507,12 @@ class LogDirectory:
 
     def recorded_id(self, name: str) -> UUID | None:
         """The topic id under which a stray directory was recorded; None if it is unknown."""
-        return self._stray_ids.get(name) or self.recorded.ids.get(name)
+        return self.strays.get(name) or self.recorded.ids.get(name)
 
     def remove_strays(self, names: Collection[str]) -> None:
         """Rename directories from `unopened` or `strays`, so that `removal_job` removes them."""
         self.unopened = [partition for partition in self.unopened if str(partition) not in names]
-        self.strays = [stray for stray in self.strays if stray not in names]
+        self.strays = {name: id_ for name, id_ in self.strays.items() if name not in names}
         for name in names:
             self._rename_aside(name)
 
