@@ -200,6 +200,20 @@ def test_a_partition_without_segments_is_reported(
         out = capsys.readouterr().out
         assert "t-0: ok" not in out
         assert "*.log: no segment exists: its files were removed" in out
+    # The broker has recorded the partition.
+    (data / "t-0" / "headrace-checkpoint").unlink()
+    assert cli.main(["log", "check", str(data)]) == 1
+
+
+def test_a_partition_whose_creation_was_interrupted_is_no_problem(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(data / "t-1", data / "new-0")
+    for path in (data / "new-0").iterdir():
+        if path.name != "partition.metadata":
+            path.unlink()
+    assert cli.main(["log", "check", str(data)]) == 0
+    assert "new-0: ok; 0 segments" in capsys.readouterr().out
 
 
 def test_a_missing_partition_directory_is_reported(

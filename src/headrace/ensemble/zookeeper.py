@@ -122,7 +122,8 @@ class ZooKeeperNode:
 
     def describe(self) -> str:
         """The address, all ports and the pid of the node."""
-        peers = "".join(f", peer port {port}" for port in self.peer_ports)
+        named = zip(("peer", "election"), self.peer_ports, strict=False)
+        peers = "".join(f", {name} port {port}" for name, port in named)
         return f"{self.address}{peers}, pid {self.process.pid}"
 
     def configure(self, peers: Mapping[str, str]) -> None:

@@ -182,6 +182,11 @@ def missing(files: Files, directory: str) -> list[str]:
     return sorted(name for name in before if name in after and name not in found)
 
 
+def has(files: Files, directory: str, name: str) -> bool:
+    """Whether a partition is recorded. A broker can be running."""
+    return name in _read_all(files, directory)
+
+
 def _read_all(files: Files, directory: str) -> dict[str, UUID]:
     ids = read_ids(files, f"{directory}/{TOPIC_IDS}")
     for name, topic_id in _read_rows(files, f"{directory}/{CREATED}"):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.env.files import FileInfo, Files
+from headrace.log.directory import recorded_partitions
 from headrace.log.epochs import EpochCache
 from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace.log.recovery.leftovers import START, SWAP, offset_of
@@ -87,7 +88,8 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
         cut_from = _synced_size(checkpoint, name) if is_last and not is_offline else None
         segment = _SegmentCheck(files, directory, name, report, epochs, cut_from, progress)
         segment.check(names, checkpoint if is_last else None)
-    if not segments:
+    # Otherwise a broker creates the partition, or was killed while it did.
+    if not segments and (checkpoint is not None or _is_recorded(files, directory)):
         report.problems.append(Problem("*.log", -1, "no segment exists: its files were removed"))
     for name in names:
         if name.endswith(".snapshot") and offset_of(name) >= 0:
@@ -95,6 +97,11 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
             if decode_snapshot(data, offset_of(name), _PRODUCERS_MAX) is None:
                 report.problems.append(Problem(name, -1, "the producer snapshot is not valid"))
     return report
+
+
+def _is_recorded(files: Files, directory: str) -> bool:
+    data, _, name = directory.rpartition("/")
+    return recorded_partitions.has(files, data, name)
 
 
 def _find_directories(listing: list[FileInfo], report: Report) -> bool:
