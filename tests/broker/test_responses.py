@@ -13,33 +13,35 @@ import pytest
 from headrace.model.errors import ErrorCode
 from headrace.record.build import NewRecord, build_batch
 from headrace.wire.apis import (
+    ALTER_CLIENT_QUOTAS,
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
-    CONSUMER_GROUP_DESCRIBE,
-    CONSUMER_GROUP_HEARTBEAT,
+    CREATE_DELEGATION_TOKEN,
     CREATE_TOPICS,
     DELETE_RECORDS,
+    DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
-    DESCRIBE_GROUPS,
     DESCRIBE_TOPIC_PARTITIONS,
     DESCRIBE_USER_SCRAM_CREDENTIALS,
     ELECT_LEADERS,
+    EXPIRE_DELEGATION_TOKEN,
     FETCH,
-    FIND_COORDINATOR,
-    HEARTBEAT,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     PRODUCE,
+    RENEW_DELEGATION_TOKEN,
 )
 from headrace.wire.codec import Message
-from tests.broker.raw import FETCH_VERSION, RawConnection, eventually, framed, one_batch
+from tests.broker.raw import FETCH_VERSION, RawConnection, framed, one_batch
+from tests.broker.responses import create_topic, wait_for_coordinator
 
 HOUR_MS = 3_600_000
 TOPIC = 2
+BROKER = 4
 DEFAULT_CONFIG = 5
 ZSTD = 4
 
@@ -49,32 +51,6 @@ def connection(bootstrap: str) -> Iterator[RawConnection]:
     host, _, port = bootstrap.rpartition(":")
     with RawConnection(int(port), host=host) as connection:
         yield connection
-
-
-def create_topic(connection: RawConnection, topic: str, **configs: str) -> None:
-    """Apache Kafka responds before all requests can use the topic."""
-    connection.create_topic(topic, 1, **configs)
-    partition = {"partition_index": 0, "timestamp": -1}
-    body = {"replica_id": -1, "topics": [{"name": topic, "partitions": [partition]}]}
-
-    def has_leader() -> bool:
-        (found,) = connection.ask(LIST_OFFSETS, 1, body)["topics"]
-        return bool(found["partitions"][0]["error_code"] == 0)
-
-    eventually("a topic with a leader", has_leader)
-
-
-def wait_for_coordinator(connection: RawConnection, group: str) -> None:
-    """The first request creates __consumer_offsets."""
-    wanted = {"key": group, "key_type": 0}
-    member = {"group_id": group, "generation_id": 1, "member_id": "unknown"}
-    eventually(
-        "a coordinator that has loaded its groups",
-        lambda: (
-            connection.ask(FIND_COORDINATOR, 3, wanted)["error_code"] == 0
-            and connection.ask(HEARTBEAT, 4, member)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
-        ),
-    )
 
 
 def topic_configs(connection: RawConnection, topic: str) -> dict[str, Message]:
@@ -143,58 +119,11 @@ def test_a_synonym_in_a_coarser_unit_is_not_listed_alone(
     assert synonym["name"] == "log.segment.bytes"
 
 
-@pytest.mark.parametrize(("version", "message"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
-def test_find_coordinator_returns_a_message_without_an_error(
-    connection: RawConnection, version: int, message: str
-) -> None:
-    body = {"key": "readers", "key_type": 0, "coordinator_keys": ["readers"]}
-
-    def entry() -> Message:
-        reply = connection.ask(FIND_COORDINATOR, version, body)
-        found: Message = reply["coordinators"][0] if version >= 4 else reply
-        return found
-
-    eventually("a coordinator", lambda: entry()["error_code"] == 0)
-    assert entry()["error_message"] == message
-
-
 def test_a_client_id_can_have_other_bytes_than_utf_8(connection: RawConnection) -> None:
     client_id = "caf\xe9".encode("latin-1")
     header = struct.pack(">hhih", METADATA, 1, 7, len(client_id)) + client_id
     connection.send(framed(header + struct.pack(">i", 0)))
     assert connection.read_answer(METADATA, 1)["topics"] == []
-
-
-def joining_member(name: str) -> Message:
-    """The first heartbeat of a member; the group and its topic have the same name."""
-    return {
-        "group_id": name,
-        "member_id": "",
-        "member_epoch": 0,
-        "rebalance_timeout_ms": 30_000,
-        "subscribed_topic_names": [name],
-        "topic_partitions": (),
-    }
-
-
-def test_a_member_without_an_expression_has_an_empty_one(
-    connection: RawConnection, new_topic: str
-) -> None:
-    create_topic(connection, new_topic)
-    member = joining_member(new_topic)
-    wait_for_coordinator(connection, new_topic)
-    assert connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, member)["error_code"] == 0
-    body = {"group_ids": [new_topic], "include_authorized_operations": False}
-    (group,) = connection.ask(CONSUMER_GROUP_DESCRIBE, 1, body)["groups"]
-    assert [each["subscribed_topic_regex"] for each in group["members"]] == [""]
-
-
-def test_authorized_operations_are_not_returned_with_an_error(connection: RawConnection) -> None:
-    body = {"groups": ["unknown"], "include_authorized_operations": True}
-    wait_for_coordinator(connection, "unknown")
-    (group,) = connection.ask(DESCRIBE_GROUPS, 6, body)["groups"]
-    assert group["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
-    assert group["authorized_operations"] == -(2**31)
 
 
 @pytest.mark.parametrize(
@@ -433,34 +362,6 @@ def test_operations_of_unknown_topics_are_returned_by_name_only(
     assert described["topic_authorized_operations"] > 0
 
 
-@pytest.mark.parametrize("version", [2, 8, 9])
-def test_members_of_the_consumer_protocol_commit_since_version_9(
-    connection: RawConnection, new_topic: str, version: int
-) -> None:
-    create_topic(connection, new_topic)
-    wait_for_coordinator(connection, new_topic)
-    member = joining_member(new_topic)
-    joined = connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, member)
-    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
-    commit = {
-        "group_id": new_topic,
-        "generation_id_or_member_epoch": joined["member_epoch"],
-        "member_id": joined["member_id"],
-        "group_instance_id": None,
-        "topics": [{"name": new_topic, "partitions": [partition]}],
-    }
-    (found,) = connection.ask(OFFSET_COMMIT, version, commit)["topics"]
-    expected = ErrorCode.NONE if version >= 9 else ErrorCode.UNSUPPORTED_VERSION
-    assert found["partitions"][0]["error_code"] == expected
-
-
-def test_a_consumer_group_must_have_a_name(connection: RawConnection) -> None:
-    wait_for_coordinator(connection, "unknown")
-    body = {"group_ids": [""], "include_authorized_operations": False}
-    (group,) = connection.ask(CONSUMER_GROUP_DESCRIBE, 1, body)["groups"]
-    assert group["error_code"] == ErrorCode.INVALID_GROUP_ID
-
-
 def test_a_setting_cannot_be_null(connection: RawConnection, new_topic: str) -> None:
     create_topic(connection, new_topic)
     configs = [{"name": "retention.ms", "value": None}]
@@ -476,4 +377,84 @@ def test_settings_of_a_topic_without_a_name_cannot_change(
     configs = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
     resource = {"resource_type": TOPIC, "resource_name": "", "configs": configs}
     reply = connection.ask(api_key, 1, {"resources": [resource], "validate_only": False})
+    assert reply["responses"][0]["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+def test_metadata_returns_unknown_ids_first(connection: RawConnection, new_topic: str) -> None:
+    create_topic(connection, new_topic)
+    known, unknown = connection.topic_id(new_topic), uuid4()
+    topics = [{"name": None, "topic_id": topic_id} for topic_id in (known, unknown)]
+    body = {"topics": topics, "allow_auto_topic_creation": False}
+    found = connection.ask(METADATA, 12, body)["topics"]
+    assert [each["topic_id"] for each in found] == [unknown, known]
+
+
+def test_a_topic_to_delete_is_returned_once(connection: RawConnection, new_topic: str) -> None:
+    create_topic(connection, new_topic)
+    body = {"topic_names": [new_topic, new_topic], "timeout_ms": 30_000}
+    (result,) = connection.ask(DELETE_TOPICS, 5, body)["responses"]
+    assert result["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+def test_an_election_returns_topics_in_the_order_of_the_request(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic)
+    requested = [(new_topic, [0]), ("unknown", [0]), (new_topic, [9, 0, 0]), (new_topic, [])]
+    body = {
+        "election_type": 0,
+        "topic_partitions": [{"topic": name, "partitions": parts} for name, parts in requested],
+        "timeout_ms": 30_000,
+    }
+    results = connection.ask(ELECT_LEADERS, 2, body)["replica_election_results"]
+    found = [
+        (each["topic"], [part["partition_id"] for part in each["partition_result"]])
+        for each in results
+    ]
+    assert found == requested
+
+
+@pytest.mark.parametrize("replicas", [[], [1, 1]])
+def test_invalid_replicas_are_reported_before_the_replication_factor(
+    connection: RawConnection, new_topic: str, replicas: list[int]
+) -> None:
+    create_topic(connection, new_topic)
+    partition = {"partition_index": 0, "replicas": replicas}
+    body = {
+        "timeout_ms": 30_000,
+        "allow_replication_factor_change": False,
+        "topics": [{"name": new_topic, "partitions": [partition]}],
+    }
+    (topic,) = connection.ask(ALTER_PARTITION_REASSIGNMENTS, 1, body)["responses"]
+    assert topic["partitions"][0]["error_code"] == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_the_last_name_of_a_type_is_the_entity_of_a_quota(connection: RawConnection) -> None:
+    names = [{"entity_type": "user", "entity_name": name} for name in ("first", "last")]
+    entry = {"entity": names, "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": True}]}
+    body = {"entries": [entry], "validate_only": True}
+    (result,) = connection.ask(ALTER_CLIENT_QUOTAS, 0, body)["entries"]
+    assert result["error_code"] == 0
+    assert result["entity"] == [{"entity_type": "user", "entity_name": "last"}]
+
+
+def test_a_response_without_a_token_has_no_times(connection: RawConnection) -> None:
+    create = {"renewers": (), "max_lifetime_ms": -1}
+    reply = connection.ask(CREATE_DELEGATION_TOKEN, 1, create)
+    times = [reply[f"{name}_timestamp_ms"] for name in ("issue", "expiry", "max")]
+    assert times == [-1, -1, -1]
+    for api_key in (RENEW_DELEGATION_TOKEN, EXPIRE_DELEGATION_TOKEN):
+        reply = connection.ask(api_key, 1, {"hmac": b"unknown"})
+        assert reply["error_code"] == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        assert reply["expiry_timestamp_ms"] == -1
+
+
+@pytest.mark.parametrize("node", ["1", ""])
+def test_invalid_settings_of_brokers_are_invalid_requests(
+    connection: RawConnection, node: str
+) -> None:
+    configs = [{"name": "log.cleaner.threads", "config_operation": 0, "value": "many"}]
+    resource = {"resource_type": BROKER, "resource_name": node, "configs": configs}
+    body = {"resources": [resource], "validate_only": True}
+    reply = connection.ask(INCREMENTAL_ALTER_CONFIGS, 1, body)
     assert reply["responses"][0]["error_code"] == ErrorCode.INVALID_REQUEST

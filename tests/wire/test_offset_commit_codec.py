@@ -64,9 +64,7 @@ def as_message(request: CommitRequest) -> Message:
 
 
 def completed(message: Message) -> Message:
-    """Without empty topics and null metadata, and with the defaults of missing fields."""
-    topics = [topic for topic in message["topics"] if topic["partitions"]]
-    message = {**message, "topics": topics}
+    """Without null metadata, and with the defaults of missing fields."""
     for topic in message["topics"]:
         for part in topic["partitions"]:
             part.setdefault("committed_leader_epoch", -1)

@@ -151,12 +151,9 @@ class Reassignments:
         if target is None:
             after = reassignment_machine.cancel(state, min_insync)
         else:
-            if keeps_factor and len(target) != len(reassignment_machine.origin_of(state)):
-                raise ApiError(
-                    ErrorCode.INVALID_REPLICATION_FACTOR,
-                    "This would change the replication factor, which the request does not allow.",
-                )
-            after = reassignment_machine.begin(state, target, self._image.brokers, min_insync)
+            after = reassignment_machine.begin(
+                state, target, self._image.brokers, min_insync, keeps_factor=keeps_factor
+            )
         if (after.replicas, after.adding, after.removing) != (
             state.replicas,
             state.adding,

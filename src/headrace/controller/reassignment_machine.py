@@ -33,6 +33,8 @@ def begin(
     target: Sequence[int],
     brokers: Mapping[int, BrokerInfo],
     min_insync: int,
+    *,
+    keeps_factor: bool = False,
 ) -> PartitionState:
     """The state that starts a reassignment to these replicas, the preferred leader first."""
     if not target or len(set(target)) != len(target):
@@ -45,6 +47,11 @@ def begin(
     if unknown:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Broker {unknown[0]} is not registered."
+        )
+    if keeps_factor and len(target) != len(origin):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "This would change the replication factor, which the request does not allow.",
         )
     adding = tuple(node for node in target if node not in origin)
     removing = tuple(node for node in origin if node not in target)

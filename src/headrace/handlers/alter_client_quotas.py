@@ -15,7 +15,7 @@ which Kafka accepts for some kinds, and names of more than 255 bytes.
 from collections.abc import Mapping
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.model.quotas import Entity, check_entity, check_limit
+from headrace.model.quotas import Entity, check_entity, check_limit, entity_of
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure, repeated
 from headrace.wire.codec import Message
@@ -30,7 +30,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         names = _names(entry)
         if names in results:
             continue
-        results[names] = {"entity": entry["entity"], "error_message": None}
+        entity = [{"entity_type": type_, "entity_name": name} for type_, name in names]
+        results[names] = {"entity": entity, "error_message": None}
         try:
             if names in twice:
                 raise ApiError(
@@ -85,9 +86,11 @@ def _limits(entity: Entity, ops: list[Message]) -> dict[str, float]:
 
 
 def _names(entry: Message) -> _Names:
-    """The types and names of an entity, sorted, so that two of the same entity are equal."""
-    pairs = [(each["entity_type"], each["entity_name"]) for each in entry["entity"]]
-    return tuple(sorted(pairs, key=lambda pair: (pair[0], pair[1] or "")))
+    """The types and names of an entity, sorted, so that two of the same entity are equal.
+
+    As in Kafka, the last name of a type applies.
+    """
+    return entity_of({each["entity_type"]: each["entity_name"] for each in entry["entity"]})
 
 
 def _text(names: _Names) -> str:

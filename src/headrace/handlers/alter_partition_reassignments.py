@@ -23,6 +23,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     }
     if len(targets) != sum(len(topic["partitions"]) for topic in request["topics"]):
         raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains a partition twice.")
+    if not targets:
+        return {"error_message": ""}
     may_change_factor = request.get("allow_replication_factor_change", True)
     deadline = Deadline(broker.clock, request["timeout_ms"])
     outcomes = await deadline.wait_for(

@@ -8,7 +8,7 @@
 - Requires: Alter on the cluster.
 - Versions: 0.
 
-Gaps: an empty salt is rejected; Kafka accepts it.
+Gaps: an empty salt is rejected, because no client could log in with it; Kafka stores it.
 """
 
 from collections.abc import Mapping

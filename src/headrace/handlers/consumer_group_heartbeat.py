@@ -66,6 +66,8 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 def _check(request: Message, version: int) -> None:
     epoch = request["member_epoch"]
+    if not request["member_id"] and (epoch != 0 or version >= _OWN_IDS_SINCE):
+        raise _invalid("member_id must not be empty: since version 1 the member generates it.")
     if not request["group_id"].strip():
         raise _invalid("group_id must not be empty.")
     check_instance_id(request["instance_id"])
@@ -77,8 +79,6 @@ def _check(request: Message, version: int) -> None:
         raise _invalid("rack_id must not be empty; omit it.")
     if epoch < LEAVING_FOR_A_WHILE:
         raise _invalid(f"{epoch} is not a valid member epoch.")
-    if not request["member_id"] and (epoch != 0 or version >= _OWN_IDS_SINCE):
-        raise _invalid("member_id must not be empty: since version 1 the member generates it.")
     if epoch == LEAVING_FOR_A_WHILE and request["instance_id"] is None:
         raise _invalid("Only a static member (with an instance_id) can leave temporarily.")
     if any(len(name) > _TOPIC_CHARACTERS_MAX for name in request["subscribed_topic_names"] or ()):
@@ -99,7 +99,7 @@ def _check_join(request: Message) -> None:
         raise _invalid("A joining member must send rebalance_timeout_ms.")
     if request["topic_partitions"] is None or request["topic_partitions"]:
         raise _invalid("topic_partitions of a joining member must be empty.")
-    if request["subscribed_topic_names"] is None and not request.get("subscribed_topic_regex"):
+    if request["subscribed_topic_names"] is None and request.get("subscribed_topic_regex") is None:
         raise _invalid(
             "A joining member must send subscribed_topic_names or subscribed_topic_regex."
         )

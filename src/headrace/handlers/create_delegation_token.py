@@ -7,15 +7,14 @@
 - Requires: nothing for the client's own user; for another user, CreateTokens on that user.
 - Versions: 1 to 3. Since 3, the owner can be another user.
 
-Gaps: a response with an error has no principals and times of 0; Kafka's can have the principals of
-the request and times of -1.
+Gaps: a response with an error has no principals; Kafka's can have the principals of the request.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.tokens import Token
 from headrace.requests.authorization import is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.token_requests import fields_of, principal_in, secret_of
+from headrace.requests.token_requests import NO_TIME, fields_of, principal_in, secret_of
 from headrace.security.authorizer import Operation, Resource, ResourceType
 from headrace.security.tokens import token_hmac
 from headrace.wire.codec import Message
@@ -67,4 +66,5 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    return {"error_code": error.code}
+    times = ("issue_timestamp_ms", "expiry_timestamp_ms", "max_timestamp_ms")
+    return {"error_code": error.code, **dict.fromkeys(times, NO_TIME)}

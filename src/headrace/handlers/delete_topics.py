@@ -58,9 +58,15 @@ async def _delete_all(broker: BrokerContext, context: RequestContext, request: M
     found = [_find(broker, context, name, topic_id) for name, topic_id in requested]
     twice = repeated(topic.name for topic in found if isinstance(topic, TopicState))
     deadline = Deadline(broker.clock, request["timeout_ms"])
+    rejected: set[str] = set()
     entries: list[Message] = []
     for (name, topic_id), topic in zip(requested, found, strict=True):
         entry: Message = {"name": name, "topic_id": topic_id}
+        if isinstance(topic, TopicState) and topic.name in twice:
+            # As in Kafka, the response contains it once.
+            if topic.name in rejected:
+                continue
+            rejected.add(topic.name)
         try:
             if isinstance(topic, ApiError):
                 raise topic

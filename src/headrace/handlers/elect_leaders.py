@@ -28,14 +28,12 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     outcomes = await deadline.wait_for(
         broker.controller.elect_leaders(_requested(request), is_unclean=kind == _UNCLEAN)
     )
-    # Like Kafka, the response to a request for all partitions contains every topic.
-    topics = broker.image.topics if request["topic_partitions"] is None else ()
-    return {"replica_election_results": _by_topic(outcomes, topics)}
+    return {"replica_election_results": _results(broker.image.topics, request, outcomes)}
 
 
 def refuse(request: Message, error: ApiError) -> Message:
     outcomes = dict.fromkeys(_requested(request) or (), error)
-    return {"error_code": error.code, "replica_election_results": _by_topic(outcomes)}
+    return {"error_code": error.code, "replica_election_results": _results((), request, outcomes)}
 
 
 def _requested(request: Message) -> list[TopicPartition] | None:
@@ -49,13 +47,31 @@ def _requested(request: Message) -> list[TopicPartition] | None:
     return list(dict.fromkeys(requested))
 
 
-def _by_topic(
-    outcomes: Mapping[TopicPartition, ApiError | None], names: Iterable[str] = ()
+def _results(
+    names: Iterable[str],
+    request: Message,
+    outcomes: Mapping[TopicPartition, ApiError | None],
 ) -> list[Message]:
-    topics: dict[str, list[Message]] = {name: [] for name in names}
-    for partition, error in outcomes.items():
-        entry: Message = {"partition_id": partition.partition}
-        if error is not None:
-            entry.update(error_code=error.code, error_message=error.message)
-        topics.setdefault(partition.topic, []).append(entry)
-    return [{"topic": name, "partition_result": entries} for name, entries in topics.items()]
+    """The outcomes in the order of the request; for all partitions, one entry per topic."""
+    topics = [(topic["topic"], topic["partitions"]) for topic in request["topic_partitions"] or ()]
+    if request["topic_partitions"] is None:
+        by_name: dict[str, list[int]] = {name: [] for name in names}
+        for topic, index in outcomes:
+            by_name.setdefault(topic, []).append(index)
+        topics = list(by_name.items())
+    return [
+        {
+            "topic": topic,
+            "partition_result": [
+                _result(index, outcomes.get(TopicPartition(topic, index))) for index in indexes
+            ],
+        }
+        for topic, indexes in topics
+    ]
+
+
+def _result(index: int, error: ApiError | None) -> Message:
+    entry: Message = {"partition_id": index}
+    if error is not None:
+        entry.update(error_code=error.code, error_message=error.message)
+    return entry

@@ -14,11 +14,12 @@ from functools import partial
 from uuid import uuid4
 
 from headrace.group.messages import JoinReply, JoinRequest
-from headrace.model.errors import ApiError
-from headrace.requests.authorization import can_describe
+from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import can_describe, check
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.group_requests import check_instance_id, check_member, host_of
+from headrace.requests.group_requests import check_instance_id, host_of
 from headrace.requests.replies import then
+from headrace.security.authorizer import Operation, group_resource
 from headrace.wire.codec import Message
 
 _KNOWN_ID_NEEDED_SINCE = 4
@@ -31,7 +32,10 @@ _CLIENT_ID_CHARACTERS_MAX = 255
 def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
-    check_member(broker, context, request["group_id"])
+    check(broker, context, Operation.READ, group_resource(request["group_id"]))
+    if not request["group_id"]:
+        reply = JoinReply(ErrorCode.INVALID_GROUP_ID, request["member_id"])
+        return _message(reply, context.api_version)
     instance_id = request.get("group_instance_id")
     check_instance_id(instance_id)
     client_id = (context.client_id or "")[:_CLIENT_ID_CHARACTERS_MAX]

@@ -63,6 +63,8 @@ def handle(
             ]
         elif ids:
             entries = [_by_id(broker, context, topic_id) for topic_id in ids]
+            # As in Kafka, unknown ids are listed first.
+            entries.sort(key=lambda entry: entry["name"] is not None)
         else:
             entries = [_by_name(broker, context, name) for name in names]
         return _reply(broker, context, request, entries)

@@ -24,7 +24,9 @@ from headrace.security.authorizer import Operation, Resource, group_resource, to
 from headrace.wire.apis import OFFSET_COMMIT
 from headrace.wire.offset_commit import (
     TOPIC_IDS_SINCE,
+    CommitPartition,
     CommitRequest,
+    CommitTopic,
     read_offset_commit,
     write_offset_commit,
 )
@@ -63,9 +65,14 @@ class CommitHandler:
         request = read_offset_commit(data, at, end, version)
         exchange = Exchange(peer, correlation_id, version)
         peer.exchanges.append(exchange)
+        if not self._is_group_allowed(peer, request):
+            request.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            self._respond(exchange, request)
+            return
         if version >= TOPIC_IDS_SINCE:
             self._find_names(request)
-        if not self._is_allowed(peer, request) or not self._knows_any(request):
+        self._reject_denied_topics(peer, request)
+        if not self._knows_any(request):
             self._respond(exchange, request)
             return
         # The next request on this connection must see this commit.
@@ -82,16 +89,20 @@ class CommitHandler:
                 for part in topic.partitions:
                     part.code = ErrorCode.UNKNOWN_TOPIC_ID
 
-    def _is_allowed(self, peer: Peer, request: CommitRequest) -> bool:
-        """Whether the group is allowed; denied topics are rejected."""
-        if peer.is_internal:
+    def _is_group_allowed(self, peer: Peer, request: CommitRequest) -> bool:
+        group = group_resource(request.group_id)
+        if peer.is_internal or self.authorizer.allows(
+            peer.principal, peer.host, Operation.READ, group
+        ):
             return True
+        self._report(peer, group)
+        return False
+
+    def _reject_denied_topics(self, peer: Peer, request: CommitRequest) -> None:
+        if peer.is_internal:
+            return
         allows = self.authorizer.allows
         principal, host = peer.principal, peer.host
-        if not allows(principal, host, Operation.READ, group_resource(request.group_id)):
-            self._report(peer, group_resource(request.group_id))
-            request.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            return False
         for topic in request.topics:
             if topic.topic_id and not topic.name:
                 continue
@@ -99,25 +110,35 @@ class CommitHandler:
                 self._report(peer, topic_resource(topic.name))
                 for part in topic.partitions:
                     part.code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return True
 
     def _report(self, peer: Peer, resource: Resource) -> None:
         self.authorizer.denied(peer.principal, peer.host, OFFSET_COMMIT, Operation.READ, resource)
 
     def _knows_any(self, request: CommitRequest) -> bool:
-        """Whether there is anything to commit; unknown partitions are rejected."""
-        is_any = False
+        """Whether there is anything to commit; unknown partitions are rejected.
+
+        As in Kafka, the response lists rejected topics and partitions first. A topic without
+        partitions is only listed if it is unknown.
+        """
+        rejected: list[CommitTopic] = []
+        known: list[CommitTopic] = []
         for topic in request.topics:
-            if topic.partitions and topic.partitions[0].code != 0:
-                continue
             state = self.image.topics.get(topic.name)
             count: i64 = 0 if state is None else len(state.partitions)
+            bad: list[CommitPartition] = []
+            good: list[CommitPartition] = []
             for part in topic.partitions:
-                if 0 <= part.partition < count:
-                    is_any = True
-                else:
+                if part.code == 0 and not 0 <= part.partition < count:
                     part.code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return is_any
+                (good if part.code == 0 else bad).append(part)
+            if bad:
+                topic.partitions = bad + good
+            if bad or state is None:
+                rejected.append(topic)
+            elif good:
+                known.append(topic)
+        request.topics = rejected + known
+        return any(part.code == 0 for topic in request.topics for part in topic.partitions)
 
     def _commit_all(self) -> None:
         """Write all commits of one loop iteration, in the order of their arrival."""

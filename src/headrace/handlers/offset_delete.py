@@ -42,7 +42,7 @@ def handle(
     )
     return then(
         response,
-        lambda errors: _message(request, refused | dict(zip(known, errors, strict=True))),
+        lambda errors: _message(broker, request, refused | dict(zip(known, errors, strict=True))),
     )
 
 
@@ -50,21 +50,26 @@ def refuse(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code}
 
 
-def _message(request: Message, errors: dict[tuple[str, int], ErrorCode]) -> Message:
+def _message(
+    broker: BrokerContext, request: Message, errors: dict[tuple[str, int], ErrorCode]
+) -> Message:
+    """As in Kafka, rejected partitions are first, and unknown topics are always listed."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def result(name: str, part: Message) -> Message:
+        index = part["partition_index"]
+        return {"partition_index": index, "error_code": errors.get((name, index), unknown)}
+
     return {
         "topics": [
             {
                 "name": topic["name"],
-                "partitions": [
-                    {
-                        "partition_index": each["partition_index"],
-                        "error_code": errors.get((topic["name"], each["partition_index"]), unknown),
-                    }
-                    for each in topic["partitions"]
-                ],
+                "partitions": sorted(
+                    (result(topic["name"], part) for part in topic["partitions"]),
+                    key=lambda entry: entry["error_code"] != unknown,
+                ),
             }
             for topic in request["topics"]
-            if topic["partitions"]
+            if topic["partitions"] or topic["name"] not in broker.image.topics
         ]
     }

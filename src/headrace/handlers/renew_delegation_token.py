@@ -10,7 +10,7 @@
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.tokens import Token
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.token_requests import find_token
+from headrace.requests.token_requests import NO_TIME, find_token
 from headrace.wire.codec import Message
 
 
@@ -35,4 +35,4 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    return {"error_code": error.code}
+    return {"error_code": error.code, "expiry_timestamp_ms": NO_TIME}

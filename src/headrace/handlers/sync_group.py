@@ -10,9 +10,11 @@ from collections.abc import Awaitable
 
 from headrace.group.messages import SyncReply, SyncRequest
 from headrace.model.errors import ApiError, ErrorCode
+from headrace.requests.authorization import check
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.group_requests import check_member
+from headrace.requests.group_requests import check_not_empty
 from headrace.requests.replies import then
+from headrace.security.authorizer import Operation, group_resource
 from headrace.wire.codec import Message
 
 _PROTOCOL_NAMED_SINCE = 5
@@ -21,10 +23,11 @@ _PROTOCOL_NAMED_SINCE = 5
 def handle(
     broker: BrokerContext, context: RequestContext, request: Message
 ) -> Message | Awaitable[Message]:
-    check_member(broker, context, request["group_id"])
+    check(broker, context, Operation.READ, group_resource(request["group_id"]))
     names = request.get("protocol_type"), request.get("protocol_name")
     if context.api_version >= _PROTOCOL_NAMED_SINCE and None in names:
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    check_not_empty(request["group_id"])
     sync = SyncRequest(
         member_id=request["member_id"],
         instance_id=request.get("group_instance_id"),

@@ -111,8 +111,6 @@ def check_entity(names: Iterable[tuple[str, str | None]]) -> Entity:
     """An entity that limits can be stored for; else ApiError, with Kafka's text if it has one."""
     found: dict[str, str | None] = {}
     for type_, name in names:
-        if type_ in found:
-            raise _invalid(f"Invalid client quota entity, duplicate entity entry {type_}")
         if type_ not in (USER, CLIENT_ID, IP):
             raise _invalid(f"Unhandled client quota entity type: {type_}")
         if name == "":

@@ -162,11 +162,17 @@ async def _alter(
         await controller.alter_topic_configs(name, edits.of_topic, validate_only=is_validate_only)
     elif resource_type == BROKER:
         node_id = _node_to_alter(broker, name)
-        await controller.alter_broker_configs(
-            node_id,
-            lambda current: edits.of_broker(current, node_id is None),
-            validate_only=is_validate_only,
-        )
+        try:
+            await controller.alter_broker_configs(
+                node_id,
+                lambda current: edits.of_broker(current, node_id is None),
+                validate_only=is_validate_only,
+            )
+        except ApiError as error:
+            if error.code != ErrorCode.INVALID_CONFIG:
+                raise
+            # As in Kafka, which has INVALID_CONFIG for settings of topics and groups only.
+            raise ApiError(ErrorCode.INVALID_REQUEST, error.message) from None
     elif resource_type == GROUP:
         check_group(name)
         await controller.alter_group_configs(name, edits.of_group, validate_only=is_validate_only)

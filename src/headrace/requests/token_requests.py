@@ -19,6 +19,8 @@ from headrace.wire.apis import (
 )
 from headrace.wire.codec import Message
 
+NO_TIME = -1
+"""The timestamps in a response with an error."""
 TOKEN_APIS = frozenset(
     (
         CREATE_DELEGATION_TOKEN,

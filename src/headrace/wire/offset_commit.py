@@ -73,10 +73,11 @@ class CommitRequest:
         self.topics: list[CommitTopic] = []
 
     def refuse(self, code: i64) -> None:
-        """Set the same error for all partitions."""
+        """Set the same error for all partitions that have none yet."""
         for topic in self.topics:
             for part in topic.partitions:
-                part.code = code
+                if part.code == 0:
+                    part.code = code
 
 
 def read_offset_commit(data: bytes, at: i64, end: i64, version: i64) -> CommitRequest:
@@ -91,9 +92,7 @@ def read_offset_commit(data: bytes, at: i64, end: i64, version: i64) -> CommitRe
     request = CommitRequest(group_id, member_id, instance_id, generation, version, retention_ms)
     left: i64 = _count(cursor, flexible)
     while left > 0:
-        topic = _read_topic(cursor, version, flexible)
-        if topic.partitions:
-            request.topics.append(topic)
+        request.topics.append(_read_topic(cursor, version, flexible))
         left -= 1
     if flexible:
         cursor.skip_tags()

@@ -79,7 +79,7 @@ def test_a_client_is_told_the_endpoint_of_the_listener_that_it_came_by(client: A
 def test_a_topic_is_found_by_its_id_from_version_12_on(client: Asker) -> None:
     topic_id, missing = client.broker.image.topics["users"].topic_id, uuid4()
     asked = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": missing}]
-    found, lost = client.ask(METADATA, 12, {"topics": asked})["topics"]
+    lost, found = client.ask(METADATA, 12, {"topics": asked})["topics"]
     assert (found["error_code"], found["name"]) == (0, "users")
     assert lost["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
     assert (lost["name"], lost["topic_id"]) == (None, missing)

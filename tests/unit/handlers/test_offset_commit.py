@@ -70,7 +70,7 @@ def test_a_partition_that_does_not_exist_has_its_own_error(door: Door) -> None:
     exchange = door.send(body(0, 2, -1, 1))
     door.appends.flush()
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert codes(exchange) == [ErrorCode.NONE, unknown, unknown, ErrorCode.NONE]
+    assert codes(exchange) == [unknown, unknown, ErrorCode.NONE, ErrorCode.NONE]
     assert len(door.log.batches) == 1
 
 
@@ -81,10 +81,11 @@ def test_where_nothing_exists_the_group_is_not_asked(door: Door) -> None:
     assert door.completed == [exchange]
 
 
-def test_what_a_group_refuses_is_refused_for_every_partition(door: Door) -> None:
-    exchange = door.send(body(0, 7, generation_id_or_member_epoch=3))
+def test_an_error_of_the_group_applies_to_all_known_partitions(door: Door) -> None:
+    exchange = door.send(body(0, 1, 7, generation_id_or_member_epoch=3))
     door.appends.flush()
-    assert codes(exchange) == [ErrorCode.ILLEGAL_GENERATION] * 2
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes(exchange) == [unknown, *[ErrorCode.ILLEGAL_GENERATION] * 2]
 
 
 def test_a_connection_waits_for_the_end_of_the_turn_and_all_of_a_turn_is_one_batch(

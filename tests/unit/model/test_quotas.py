@@ -94,7 +94,6 @@ def test_address_without_a_limit_has_the_default() -> None:
         ([], "Invalid empty client quota entity"),
         ([(USER, "")], "Empty user not supported"),
         ([("group", "g")], "Unhandled client quota entity type: group"),
-        ([(USER, "a"), (USER, "b")], "duplicate entity entry user"),
         ([(IP, "10.0.0.1"), (USER, "a")], "IP entity should not be combined"),
         ([(IP, "mill.example")], "'mill.example' is not a valid IP address"),
         ([(CLIENT_ID, "x" * 256)], "not be longer than 255 bytes"),

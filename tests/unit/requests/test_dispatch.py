@@ -14,6 +14,7 @@ from kio.serial import entity_reader
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.context import RequestContext
 from headrace.requests.dispatch import handle_frame
+from headrace.requests.token_requests import TOKEN_APIS
 from headrace.wire.apis import (
     API_VERSIONS,
     APIS,
@@ -22,7 +23,7 @@ from headrace.wire.apis import (
     OFFSET_COMMIT,
     Api,
 )
-from headrace.wire.codec import MalformedRequest, Message, decode_request
+from headrace.wire.codec import MalformedRequest, Message, decode_request, decode_response
 from headrace.wire.header import read_header
 from headrace.wire.schema import Shape, load_shape
 from tests.unit.handlers.handler_scenario import Asker, asker
@@ -83,6 +84,10 @@ def test_a_random_request_gets_an_answer_that_kio_reads_to_its_end(
         except ApiError:
             # A bad cursor and no topic to hang an error on: the connection is closed.
             assert (api.name, body["topics"]) == ("DescribeTopicPartitions", [])
+            continue
+        if api.key in TOKEN_APIS:
+            # kio cannot read -1, the time in a response without a token.
+            decode_response(api.key, version, answer)
             continue
         header_size = 5 if api.is_flexible(version) else 4
         _, size = read(answer, header_size)

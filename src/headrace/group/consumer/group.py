@@ -172,20 +172,27 @@ class ConsumerGroup(ConsumerCore):
             if member_id == NO_MEMBER and instance_id is not None:
                 # An administrator removes an instance by its name only.
                 holder = self.by_instance.get(instance_id, NO_MEMBER)
-            error = self._classic_error(holder, instance_id)
+            error = self._leave_error(holder, instance_id)
             errors.append(error)
             if error is ErrorCode.NONE:
                 leaving[holder] = None
         return self._removed(list(leaving), now) if leaving else Outcome(), errors
 
-    def _classic_error(
-        self, member_id: str, instance_id: str | None, generation: int | None = None
-    ) -> ErrorCode:
+    def _leave_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """An administrator can also remove members that use the consumer protocol."""
         try:
             self._check_instance(member_id, instance_id)
         except ApiError as error:
             return error.code
-        if member_id not in self.members or not self.uses_classic(member_id):
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _classic_error(
+        self, member_id: str, instance_id: str | None, generation: int | None = None
+    ) -> ErrorCode:
+        error = self._leave_error(member_id, instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if not self.uses_classic(member_id):
             return ErrorCode.UNKNOWN_MEMBER_ID
         if generation is not None and generation != self.current_of(member_id).member_epoch:
             return ErrorCode.ILLEGAL_GENERATION
