@@ -46,11 +46,14 @@ class Row(NamedTuple):
     name: str
     kind: str
     clients: int
+    reconnects: bool = False
+    """Whether each client uses a new connection for each batch."""
 
 
 ROWS = (
     Row("1 producer, bytes", PRODUCER_BYTE_RATE, 1),
     Row("4 producers, bytes", PRODUCER_BYTE_RATE, 4),
+    Row("6 producers, connection per batch, bytes", PRODUCER_BYTE_RATE, 6, True),
     Row("1 producer, records", PRODUCER_RECORD_RATE, 1),
     Row("1 consumer, bytes", CONSUMER_BYTE_RATE, 1),
     Row("4 consumers, bytes", CONSUMER_BYTE_RATE, 4),
@@ -88,6 +91,22 @@ def produce(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", en
         producer.poll(0)
     producer.purge()
     producer.flush(10)
+    counts.put(tally)
+
+
+def reconnect(address: str, topic: str, counts: "multiprocessing.Queue[Tally]", end: float) -> None:
+    """Write batches of 50 records, each on a new connection."""
+    tally: Tally = {}
+    while time.time() < end:
+        with (
+            headrace.client.connect(address, client_id=APP) as client,
+            client.producer() as producer,
+        ):
+            for _ in range(50):
+                producer.send(topic, bytes(PAYLOAD_BYTES))
+            producer.flush()
+        tick = int(time.time() * TICKS)
+        tally[tick] = tally.get(tick, 0) + 50
     counts.put(tally)
 
 
@@ -137,6 +156,8 @@ def measure(address: str, row: Row, rate: float, seconds: int) -> list[float]:
         context = multiprocessing.get_context("spawn")
         counts: multiprocessing.Queue[Tally] = context.Queue()
         target: Callable[..., None] = consume if is_consumer else produce
+        if row.reconnects:
+            target = reconnect
         end = time.time() + seconds + START_S
         clients = [
             context.Process(target=target, args=(address, topic, counts, end))

@@ -151,9 +151,49 @@ def test_consumer_does_not_evade_its_quota_with_a_connection_per_fetch(
                 assert (reply["error_code"], reply["session_id"]) == (0, 0)
                 assert reply["responses"] == []
                 assert reply["throttle_time_ms"] > 60_000
-                # The broker reads throttled connections again after a change of the quotas.
-                client.alter_quotas(RAW, {kind: 20.0 + session_epoch})
-                assert len(fetch(other, topic, 0)[0]) == 1000
+                # A change of the rate does not change what was counted.
+                client.alter_quotas(RAW, {kind: 12.0 + session_epoch})
+                other.send(other.fetch_frame(topic, 0))
+                assert other.read_answer(FETCH, FETCH_VERSION)["responses"] == []
+
+
+def test_producer_does_not_evade_its_quota_with_a_connection_per_request(
+    broker: RunningBroker, client: headrace.client.Client
+) -> None:
+    """The wait is too long to hold the request: its client must send it again."""
+    with RawConnection(broker.port) as first:
+        first.create_topic("reconnected")
+        client.alter_quotas(RAW, {PRODUCER_BYTE_RATE: 10.0})
+        assert first.produce("reconnected", one_batch(b"x" * 5000))["error_code"] == 0
+        for acks in (1, -1):
+            with RawConnection(broker.port) as other:
+                other.send(other.produce_frame("reconnected", one_batch(b"x"), acks=acks))
+                reply = other.read_answer(PRODUCE, PRODUCE_VERSION)
+                part = reply["responses"][0]["partition_responses"][0]
+                assert part["error_code"] == ErrorCode.REQUEST_TIMED_OUT
+                assert reply["throttle_time_ms"] > 60_000
+        with RawConnection(broker.port) as other:
+            other.send(other.produce_frame("reconnected", one_batch(b"x"), acks=0))
+            with pytest.raises(ConnectionError):
+                other.read_frame()
+    with RawConnection(broker.port) as reader:
+        assert reader.end_offset("reconnected") == 1
+
+
+def test_request_percentage_is_not_evaded_with_a_connection_per_request(
+    broker: RunningBroker, client: headrace.client.Client
+) -> None:
+    body = {"topics": None, "allow_auto_topic_creation": False}
+    with RawConnection(broker.port) as first, RawConnection(broker.port) as second:
+        client.alter_quotas(RAW, {REQUEST_PERCENTAGE: 1e-7})
+        assert first.ask(METADATA, 8, body)["throttle_time_ms"] > 100_000
+        second.send(second.frame(METADATA, 8, body))
+        second.sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            second.read_frame()
+        second.sock.settimeout(60)
+        client.alter_quotas(RAW, {REQUEST_PERCENTAGE: None})
+        assert second.read_answer(METADATA, 8)["throttle_time_ms"] == 0
 
 
 def test_request_percentage_throttles_requests_of_other_apis(
@@ -208,8 +248,8 @@ def test_changes_of_topics_beyond_the_quota_are_rejected_or_delayed(
 
     def released() -> None:
         """The connection is not read for the throttle time: end it."""
-        client.alter_quotas({CLIENT_ID: "other"}, {CONTROLLER_MUTATION_RATE: 1.0})
-        client.alter_quotas({CLIENT_ID: "other"}, {CONTROLLER_MUTATION_RATE: None})
+        client.alter_quotas(RAW, {CONTROLLER_MUTATION_RATE: 0.101})
+        client.alter_quotas(RAW, {CONTROLLER_MUTATION_RATE: 0.1})
 
     with RawConnection(broker.port) as connection:
         spend(connection, "large")

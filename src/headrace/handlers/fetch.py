@@ -4,7 +4,8 @@
 - An offset inside a batch returns the complete batch; clients skip the first records.
 - The first batch is returned complete, whatever the limits are (KIP-74).
 - A long poll counts only records that its reader can see.
-- With a quota, a response has fewer batches. Only the first one of a connection can be empty.
+- With a quota, a response has fewer batches, and is late, but has records. It is empty only if the
+  client would have to wait for longer than 5 s.
 - Requires: Read on the topic.
 - Versions: 4 to 18. Since 7, sessions (KIP-227). Since 11, a consumer that sends its rack can be
   directed to a replica there (KIP-392). Since 12, the response reports divergence (KIP-595). Since
@@ -29,7 +30,7 @@ from headrace.replication.partition import Partition
 from headrace.requests.fetch_sessions import Session, SessionCache
 from headrace.requests.topic_permissions import READ, TopicPermissions
 from headrace.runtime.exchange import Exchange, Peer, Timer
-from headrace.runtime.quota import Limits
+from headrace.runtime.quota import FETCH_REQUEST, Limits
 from headrace.wire.fetch import (
     TOPIC_IDS_SINCE,
     FetchPartition,
@@ -84,6 +85,8 @@ class FetchExchange(Exchange):
             limits if limits is not None and limits.counts_fetch() else None
         )
         """The quotas of its client, if they concern this API."""
+        self.reserved_s: float = peer.turn.reserved_for(FETCH_REQUEST)
+        """What was counted for it before it was executed."""
 
     def wake(self) -> None:
         if not self.woken:
@@ -132,41 +135,54 @@ class FetchHandler:
         request = read_fetch(data, at, end, version)
         exchange = FetchExchange(self, peer, correlation_id, version, request)
         peer.exchanges.append(exchange)
-        by_id = version >= TOPIC_IDS_SINCE
-        wait_ms = self._wait_of_new_connection(exchange)
-        has_session = request.session_epoch != -1 or request.session_id != 0
-        if has_session and (wait_ms == 0 or request.session_epoch > 0):
-            try:
-                exchange.session = self.sessions.resolve(
-                    request, by_id, self.random_id(), self.appends.now_ms
-                )
-            except ApiError as error:
-                exchange.respond(
-                    write_fetch_response(correlation_id, version, error.code, 0, [], 0)
-                )
-                return
-            if exchange.session is not None:
-                exchange.requested = exchange.session.requested()
-        if wait_ms > 0:
-            # Kafka's clients accept an empty response, without a new session, if it has a
-            # throttle time (KIP-219).
-            session_id: i64 = 0 if exchange.session is None else exchange.session.session_id
-            exchange.respond(
-                write_fetch_response(correlation_id, version, 0, session_id, [], wait_ms)
-            )
-            peer.throttle(wait_ms)
+        if not self._resolve(exchange):
             return
         peer.work += 1 + len(exchange.requested)
         self._respond_or_wait(exchange, request.wait_ms_max <= 0)
 
-    def _wait_of_new_connection(self, exchange: FetchExchange) -> i64:
-        """The throttle time in milliseconds, if other connections used up the client's quota."""
-        peer = exchange.peer
-        limits = exchange.limits
-        if limits is None or peer.has_fetched:
-            return 0
-        peer.has_fetched = True
-        return limits.fetch_wait_ms(limits.monotonic())
+    def _resolve(self, exchange: FetchExchange) -> bool:
+        """Find or create the session of a request; false if the response is an error."""
+        request = exchange.request
+        if request.session_epoch == -1 and request.session_id == 0:
+            return True
+        by_id = exchange.version >= TOPIC_IDS_SINCE
+        try:
+            exchange.session = self.sessions.resolve(
+                request, by_id, self.random_id(), self.appends.now_ms
+            )
+        except ApiError as error:
+            exchange.respond(
+                write_fetch_response(
+                    exchange.correlation_id, exchange.version, error.code, 0, [], 0
+                )
+            )
+            return False
+        if exchange.session is not None:
+            exchange.requested = exchange.session.requested()
+        return True
+
+    def postpone(
+        self,
+        peer: Peer,
+        correlation_id: i64,
+        version: i64,
+        data: bytes,
+        at: i64,
+        end: i64,
+        wait_ms: i64,
+    ) -> None:
+        """Respond without records: the client must wait for its quota before it fetches again.
+
+        Kafka's clients accept an empty response, without a new session, if it has a throttle time
+        (KIP-219).
+        """
+        request = read_fetch(data, at, end, version)
+        exchange = FetchExchange(self, peer, correlation_id, version, request)
+        peer.exchanges.append(exchange)
+        if request.session_epoch > 0 and not self._resolve(exchange):
+            return
+        session_id: i64 = 0 if exchange.session is None else exchange.session.session_id
+        exchange.respond(write_fetch_response(correlation_id, version, 0, session_id, [], wait_ms))
 
     def _respond_or_wait(self, exchange: FetchExchange, must_respond: bool) -> None:
         """Respond, or wait: for records, or for the disk."""
@@ -326,7 +342,7 @@ class FetchHandler:
         limits = exchange.limits
         throttle_ms: i64 = 0
         if limits is not None:
-            throttle_ms = self._charge(exchange.peer, limits, results)
+            throttle_ms = self._charge(exchange, limits, results)
         exchange.respond(
             write_fetch_response(
                 exchange.correlation_id, exchange.version, 0, session_id, results, throttle_ms
@@ -346,8 +362,10 @@ class FetchHandler:
                 result.records = FileSlice(found.file, found.position, size)
                 result.size = size
 
-    def _charge(self, peer: Peer, limits: Limits, results: list[FetchResult]) -> i64:
+    def _charge(self, exchange: FetchExchange, limits: Limits, results: list[FetchResult]) -> i64:
         """Count a response; returns the throttle time in milliseconds."""
+        peer = exchange.peer
+        reserved_s: float = exchange.reserved_s
         size: i64 = RESPONSE_BYTES
         record_bytes: i64 = 0
         records: i64 = 0
@@ -356,9 +374,11 @@ class FetchHandler:
             record_bytes += result.size
             records += result.record_count
         now: float = limits.monotonic()
-        throttle_ms: i64 = limits.charge_fetch(size + record_bytes, record_bytes, records, now)
+        throttle_ms: i64 = limits.charge_fetch(
+            size + record_bytes, record_bytes, records, now, reserved_s
+        )
         if peer.began > 0.0:
-            time_ms: i64 = limits.charge_time(now - peer.began, now)
+            time_ms: i64 = limits.charge_time(now - peer.began, now, reserved_s)
             peer.began = 0.0
             if time_ms > throttle_ms:
                 throttle_ms = time_ms

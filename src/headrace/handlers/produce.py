@@ -101,6 +101,25 @@ class ProduceHandler:
             return
         self.appends.produced.append(exchange)
 
+    def postpone(
+        self,
+        peer: Peer,
+        correlation_id: i64,
+        version: i64,
+        data: bytes,
+        at: i64,
+        end: i64,
+        wait_ms: i64,
+    ) -> None:
+        """Write nothing: the client must wait for its quota, and then send the batches again."""
+        request = read_produce(data, at, end, version)
+        exchange = ProduceExchange(peer, correlation_id, version, request, data)
+        exchange.throttle_ms = wait_ms
+        peer.exchanges.append(exchange)
+        for part in request.partitions:
+            exchange.refuse(part, ErrorCode.REQUEST_TIMED_OUT)
+        self.appends.produced.append(exchange)
+
     def _stage_partitions(self, exchange: ProduceExchange) -> bool:
         """Stage one batch after another; false if a thread checks one first."""
         partitions = exchange.request.partitions

@@ -11,7 +11,7 @@ from typing import Protocol, final
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.model.sasl import ANONYMOUS
-from headrace.runtime.quota import Limits
+from headrace.runtime.quota import Limits, Turn
 
 
 class Timer(Protocol):
@@ -56,8 +56,7 @@ class Peer:
         self.rights_by_id: dict[bytes, int] = {}
         self.limits: Limits | None = None
         """The quotas of its client; None if no client has a quota."""
-        self.has_fetched = False
-        """Whether it sent a Fetch request with a quota. Its own waits limit it from then on."""
+        self.turn = Turn()
         self.began: float = 0.0
         """When the request of a limited client began, until its time is counted; else 0."""
 

@@ -3,14 +3,15 @@
 A bucket is a virtual schedule (GCRA): it knows when everything that was counted would be complete
 at the rate. Unlike Kafka's windows it has no sawtooth. Requests are never rejected: a client beyond
 its rate gets a response with the time to wait, and its connection is not read for that time
-(KIP-219).
+(KIP-219). A request on a connection that did not wait like this is executed only when all earlier
+requests of the bucket are complete at the rate: see Turn. Otherwise a client could open a
+connection per request, and exceed its quota.
 
 1. In the long run, all connections that share a bucket get its rate, and no more.
 2. Unused rate is saved for `saved_s` seconds only.
 3. A Fetch response is limited to the rest of the bucket and STEP_S of its rate, but has at least
-   one batch. So a consumer gets many small responses, and none is empty, with one exception:
-4. The first Fetch of a connection gets no records while the bucket is beyond its rate. Otherwise
-   a client could open a connection per Fetch, and get a batch each time.
+   one batch. So a consumer gets many small responses, and none is empty.
+4. A connection without a turn executes no request while a bucket of the request is beyond its rate.
 5. At most BUCKETS_MAX names have their own bucket. Beyond that, names share one per default.
 """
 
@@ -45,6 +46,15 @@ FORGET_INTERVAL_S: Final = 1.0
 KINDS_OF_CLIENT: Final = 6
 UNLIMITED: Final = 0x7FFFFFFF
 PRINCIPAL_PREFIX: Final = "User:"
+NO_REQUEST: Final = -1
+PRODUCE_REQUEST: Final = 0
+FETCH_REQUEST: Final = 1
+OTHER_REQUEST: Final = 2
+UNUSED_TURN_SECONDS_MAX: Final = 1.0
+"""A turn is lost after this time. All lost turns could be used simultaneously otherwise."""
+LATE_SECONDS_MAX: Final = 0.01
+AVERAGE_SHARE: Final = 0.125
+"""The share of the last request in the average size of requests."""
 
 
 @final
@@ -55,6 +65,10 @@ class Bucket:
         self.saved_s: float = saved_s
         self.used_until: float = 0.0
         """When everything that was counted would be complete at the rate."""
+        self.usual_s: float = 0.0
+        """The time that recent requests take at the rate, on average."""
+        self.excess_s: float = 0.0
+        """By how much requests exceeded their reservations in sum, in seconds."""
 
     def set_rate(self, rate: float, now: float) -> None:
         """Change the rate. What was counted so far counts the same number of units."""
@@ -63,13 +77,22 @@ class Bucket:
         if rate != self.rate:
             if self.used_until > now:
                 self.used_until = now + (self.used_until - now) * self.rate / rate
+            self.usual_s *= self.rate / rate
             self.rate = rate
 
-    def charge(self, amount: float, now: float) -> float:
-        """Count units; returns for how many seconds the client should wait, or less than 0."""
-        until: float = self.used_until if self.used_until > now else now
-        until += amount / self.rate
+    def charge(self, amount: float, now: float, reserved_s: float = 0.0) -> float:
+        """Count units; returns for how many seconds the client should wait, or less than 0.
+
+        `reserved_s` was already counted for this request.
+        """
+        cost_s: float = amount / self.rate
+        if reserved_s > 0.0:
+            self.excess_s += cost_s - reserved_s
+        until: float = self.used_until - reserved_s
+        until = (until if until > now else now) + cost_s
         self.used_until = until
+        usual: float = self.usual_s
+        self.usual_s = cost_s if usual == 0.0 else usual + (cost_s - usual) * AVERAGE_SHARE
         return until - now - self.saved_s
 
     def wait_s(self, now: float) -> float:
@@ -98,6 +121,20 @@ class Limits:
         self.mutations: Bucket | None = None
         self.record_bytes: float = 0.0
         """The average size of a fetched record; 0 while it is unknown."""
+        self.rates: list[float] = []
+        """The rates of its buckets at its creation."""
+
+    def is_same(self, other: "Limits") -> bool:
+        """Whether both have the same buckets with the same rates."""
+        return (
+            self.rates == other.rates
+            and self.producer_bytes is other.producer_bytes
+            and self.consumer_bytes is other.consumer_bytes
+            and self.producer_records is other.producer_records
+            and self.consumer_records is other.consumer_records
+            and self.request_time is other.request_time
+            and self.mutations is other.mutations
+        )
 
     def limits_produce(self) -> bool:
         return self.producer_bytes is not None or self.producer_records is not None
@@ -108,15 +145,33 @@ class Limits:
     def counts_fetch(self) -> bool:
         return self.limits_fetch() or self.request_time is not None
 
-    def charge_produce(self, size: i64, records: i64, now: float) -> i64:
+    def buckets(self, kind: i64) -> list[Bucket]:
+        """The buckets that limit requests of this kind."""
+        found: list[Bucket] = []
+        by_bytes: Bucket | None = None
+        by_records: Bucket | None = None
+        if kind == PRODUCE_REQUEST:
+            by_bytes, by_records = self.producer_bytes, self.producer_records
+        elif kind == FETCH_REQUEST:
+            by_bytes, by_records = self.consumer_bytes, self.consumer_records
+        by_time = self.request_time
+        if by_bytes is not None:
+            found.append(by_bytes)
+        if by_records is not None:
+            found.append(by_records)
+        if by_time is not None and kind != NO_REQUEST:
+            found.append(by_time)
+        return found
+
+    def charge_produce(self, size: i64, records: i64, now: float, reserved_s: float = 0.0) -> i64:
         """Count a Produce request; returns the throttle time in milliseconds."""
         over: float = 0.0
         by_bytes = self.producer_bytes
         if by_bytes is not None:
-            over = max(over, by_bytes.charge(float(size), now))
+            over = max(over, by_bytes.charge(float(size), now, reserved_s))
         by_records = self.producer_records
         if by_records is not None:
-            over = max(over, by_records.charge(float(records), now))
+            over = max(over, by_records.charge(float(records), now, reserved_s))
         return in_ms(over)
 
     def fetch_bytes_max(self, now: float) -> i64:
@@ -133,35 +188,116 @@ class Limits:
             return UNLIMITED
         return i64(int(size)) if size > 1.0 else 1
 
-    def fetch_wait_ms(self, now: float) -> i64:
-        """For how long the client should wait before a Fetch, because of its earlier ones."""
-        over: float = 0.0
-        by_bytes = self.consumer_bytes
-        if by_bytes is not None:
-            over = by_bytes.wait_s(now)
-        by_records = self.consumer_records
-        if by_records is not None:
-            over = max(over, by_records.wait_s(now))
-        return in_ms(over)
-
-    def charge_fetch(self, size: i64, record_bytes: i64, records: i64, now: float) -> i64:
+    def charge_fetch(
+        self, size: i64, record_bytes: i64, records: i64, now: float, reserved_s: float = 0.0
+    ) -> i64:
         """Count a Fetch response; returns the throttle time in milliseconds."""
         over: float = 0.0
         by_bytes = self.consumer_bytes
         if by_bytes is not None:
-            over = max(over, by_bytes.charge(float(size), now))
+            over = max(over, by_bytes.charge(float(size), now, reserved_s))
         by_records = self.consumer_records
+        if by_records is not None and (records > 0 or reserved_s > 0.0):
+            over = max(over, by_records.charge(float(records), now, reserved_s))
         if by_records is not None and records > 0:
-            over = max(over, by_records.charge(float(records), now))
             average: float = float(record_bytes) / float(records)
             known: float = self.record_bytes
             self.record_bytes = average if known == 0.0 else (known + average) / 2
         return in_ms(over)
 
-    def charge_time(self, seconds: float, now: float) -> i64:
+    def charge_time(self, seconds: float, now: float, reserved_s: float = 0.0) -> i64:
         """Count time of the loop; returns the throttle time in milliseconds."""
         bucket = self.request_time
-        return 0 if bucket is None else in_ms(bucket.charge(seconds, now))
+        return 0 if bucket is None else in_ms(bucket.charge(seconds, now, reserved_s))
+
+
+@final
+class Turn:
+    """The wait of one connection for the quotas of its client.
+
+    A connection has its turn when it has waited: after a request that exceeded the quota, or before
+    one. With its turn, the next request is executed although other connections have used up the
+    quota. Without it, the request waits, and is counted with the average size from then on, so
+    that later requests wait for it. When it is executed, its real size is counted.
+    """
+
+    def __init__(self) -> None:
+        self.until: float = 0.0
+        """The end of the last wait."""
+        self.request = b""
+        """The request that is executed then, or nothing."""
+        self.kind: i64 = NO_REQUEST
+        """The kind of request that it waits for, or waited for last."""
+        self.buckets: list[Bucket] = []
+        """The buckets of this kind."""
+        self.rates: list[float] = []
+        """Their rates when `reserved_s` was counted."""
+        self.reserved_s: float = 0.0
+        """What is counted for its next request, in seconds at the rate of each bucket."""
+        self.excess_s: float = 0.0
+        """The sum of what others exceeded their reservations by, as far as it has waited for it."""
+
+    def wait_s(self, limits: Limits, kind: i64, size: i64, now: float) -> float:
+        """For how many seconds a request must wait before it is executed; 0 if it need not.
+
+        `size` is that of the request in bytes. If it must wait, its size is reserved.
+        """
+        buckets = limits.buckets(kind)
+        if not buckets:
+            return 0.0
+        if kind == self.kind and now <= self.until + UNUSED_TURN_SECONDS_MAX:
+            return self._late_s(now)
+        wait: float = 0.0
+        for bucket in buckets:
+            wait = max(wait, bucket.wait_s(now))
+        self.forget(now)
+        self.kind = kind
+        self.buckets = buckets
+        if wait > 0.0:
+            self._reserve(limits, size, now)
+        return wait
+
+    def reserved_for(self, kind: i64) -> float:
+        """What is already counted for a request of this kind."""
+        return self.reserved_s if kind == self.kind else 0.0
+
+    def _late_s(self, now: float) -> float:
+        """For how much longer to wait, because requests before it exceeded their reservations."""
+        if self.reserved_s == 0.0:
+            return 0.0
+        excess: float = 0.0
+        wait: float = 0.0
+        for bucket in self.buckets:
+            excess += bucket.excess_s
+            wait = max(wait, bucket.wait_s(now))
+        late: float = min(excess - self.excess_s, wait)
+        self.excess_s = excess
+        return late if late > LATE_SECONDS_MAX else 0.0
+
+    def _reserve(self, limits: Limits, size: i64, now: float) -> None:
+        seconds: float = 0.0
+        excess: float = 0.0
+        by_bytes = limits.producer_bytes if self.kind == PRODUCE_REQUEST else None
+        for bucket in self.buckets:
+            usual: float = float(size) / bucket.rate if bucket is by_bytes else bucket.usual_s
+            seconds = max(seconds, usual)
+            excess += bucket.excess_s
+        self.rates = []
+        for bucket in self.buckets:
+            bucket.used_until = max(bucket.used_until, now) + seconds
+            self.rates.append(bucket.rate)
+        self.reserved_s = seconds
+        self.excess_s = excess
+
+    def forget(self, now: float) -> None:
+        """Lose the turn. If it has not come yet, later requests need not wait for it."""
+        if self.reserved_s > 0.0 and now < self.until:
+            for rate, bucket in zip(self.rates, self.buckets, strict=True):
+                bucket.used_until -= self.reserved_s * rate / bucket.rate
+        self.reserved_s = 0.0
+        self.kind = NO_REQUEST
+        self.buckets = []
+        self.until = 0.0
 
 
 def in_ms(seconds: float) -> i64:
@@ -236,6 +372,10 @@ class QuotaTable:
         limits.mutations = self._bucket(
             order, CONTROLLER_MUTATION_RATE, 1.0, self.mutations_saved_s
         )
+        for each in (*limits.buckets(PRODUCE_REQUEST), *limits.buckets(FETCH_REQUEST)):
+            limits.rates.append(each.rate)
+        if limits.mutations is not None:
+            limits.rates.append(limits.mutations.rate)
         return limits
 
     def _bucket(

@@ -77,8 +77,9 @@ class Connection(Peer):
         self.is_postponed = False
         """Whether it is in the plane's list of connections to continue after the others."""
         self.is_throttled = False
-        """Not read until `throttled_until`: its client is beyond its quota."""
-        self.throttled_until: float = 0.0
+        """Not read until `turn.until`: its client is beyond its quota."""
+        self.held_counted: i64 = 0
+        """The bytes of `turn.request` in the memory budget."""
         self.limits_client = b""
         self.limits_version: i64 = -1
         """The client id and the version of the quotas that `limits` belong to."""
@@ -142,7 +143,7 @@ class Connection(Peer):
         except OSError:
             self.plane.close(self, "")
             return
-        if is_empty and not self.has_backlog:
+        if is_empty and not self.has_backlog and not self.turn.request:
             self.plane.close(self, "")
             return
         if has_ended or is_empty:
@@ -290,15 +291,32 @@ class Connection(Peer):
         if large.held > large.size:
             self.plane.release_memory(self, large.held - large.size)
         self.plane.buffers.keep(large.buffer)
+        self._handle_counted(data)
+
+    def _handle_counted(self, data: bytes) -> None:
+        """Handle a request that is counted in the memory budget."""
         self.moved_at = self.plane.now
+        size: i64 = len(data)
         before: i64 = len(self.exchanges)
-        self._handle(data, 0, len(data))
+        self._handle(data, 0, size)
         if self.closed:
             return
-        if len(self.exchanges) > before:
-            self.exchanges[-1].request_bytes = large.size
+        if self.turn.request:
+            self.held_counted = size
+        elif len(self.exchanges) > before:
+            self.exchanges[-1].request_bytes = size
         else:
-            self.plane.release_memory(self, large.size)
+            self.plane.release_memory(self, size)
+
+    def handle_held(self) -> None:
+        """Handle the request that waited for the quota of its client."""
+        data = self.turn.request
+        self.turn.request = b""
+        if self.held_counted > 0:
+            self.held_counted = 0
+            self._handle_counted(data)
+        else:
+            self._handle(data, 0, len(data))
 
     # Responses.
 

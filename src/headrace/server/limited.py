@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
-from headrace.runtime.quota import Limits
+from headrace.runtime.quota import OTHER_REQUEST, Limits
 from headrace.server.connection import Connection
 
 
@@ -18,6 +18,7 @@ class LimitedRequest:
         self._connection = connection
         self._limits = limits
         self._began = connection.began or limits.monotonic()
+        self._reserved_s = connection.turn.reserved_for(OTHER_REQUEST)
         self._spent = 0.0
         connection.began = 0.0
 
@@ -26,7 +27,9 @@ class LimitedRequest:
         now = self._limits.monotonic()
         spent = self._spent + now - self._began
         self._spent, self._began = 0.0, now
-        throttle_ms = max(throttle_ms, int(self._limits.charge_time(spent, now)))
+        time_ms = int(self._limits.charge_time(spent, now, self._reserved_s))
+        self._reserved_s = 0.0
+        throttle_ms = max(throttle_ms, time_ms)
         self._connection.throttle(throttle_ms)
         return throttle_ms
 

@@ -24,7 +24,15 @@ from headrace.replication.append_queue import AppendQueue
 from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.produce_exchange import ProduceExchange
 from headrace.runtime.exchange import Exchange
-from headrace.runtime.quota import Limits, QuotaTable
+from headrace.runtime.quota import (
+    FETCH_REQUEST,
+    NO_REQUEST,
+    OTHER_REQUEST,
+    PRODUCE_REQUEST,
+    Limits,
+    QuotaTable,
+    in_ms,
+)
 from headrace.server.connection import EPOLLIN, EPOLLRDHUP, Connection
 from headrace.server.memory import RequestMemory
 from headrace.server.read_buffers import SCRATCH_BYTES, ReadBuffers
@@ -34,7 +42,13 @@ from headrace.server.transport import STEP_BYTES
 from headrace.wire import fetch as fetch_codec
 from headrace.wire import offset_commit as commit_codec
 from headrace.wire import produce as produce_codec
-from headrace.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
+from headrace.wire.apis import (
+    FETCH,
+    OFFSET_COMMIT,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from headrace.wire.cursor import Cursor
 
 if TYPE_CHECKING:
@@ -49,6 +63,9 @@ BYTES_PER_WORK: Final = 64
 SPIN_REQUESTS_MAX: Final = 2
 SENDERS_PER_ROUND_MAX: Final = 4
 THROTTLE_SLACK_S: Final = 0.001
+HELD_SECONDS_MAX: Final = 5.0
+"""Less than the time after which any known client gives up on a response."""
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 EPOLLERR: Final = 0x008
 EPOLLHUP: Final = 0x010
 
@@ -314,11 +331,20 @@ class Plane:
     def _limited(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
         """Handle a request of a client that can have quotas, and count it."""
         limits = self._limits_of(connection, data, at)
+        turn = connection.turn
+        kind = _kind_of(data, at)
+        wait_s: float = turn.wait_s(limits, kind, end - at, self.now)
+        if wait_s > 0.0:
+            self._hold(connection, data, at, end, kind, wait_s)
+            return
         if limits.request_time is not None:
             connection.began = self.monotonic()
         self._dispatch(connection, data, at, end)
         if connection.closed:
             return
+        reserved_s: float = turn.reserved_for(kind)
+        if reserved_s > 0.0:
+            turn.reserved_s = 0.0
         throttle_ms: i64 = 0
         last: Exchange | None = connection.exchanges[-1] if connection.exchanges else None
         produced = last if isinstance(last, ProduceExchange) else None
@@ -326,16 +352,38 @@ class Plane:
             records: i64 = 0
             if limits.producer_records is not None:
                 records = produced.record_count()
-            throttle_ms = limits.charge_produce(end - at, records, self.now)
+            throttle_ms = limits.charge_produce(end - at, records, self.now, reserved_s)
         if connection.began > 0.0:
             now: float = self.monotonic()
-            time_ms: i64 = limits.charge_time(now - connection.began, now)
+            time_ms: i64 = limits.charge_time(now - connection.began, now, reserved_s)
             throttle_ms = time_ms if time_ms > throttle_ms else throttle_ms
             connection.began = 0.0
         if throttle_ms > 0:
             if produced is not None:
                 produced.throttle_ms = throttle_ms
             self.throttle(connection, throttle_ms)
+
+    def _hold(
+        self, connection: Connection, data: bytes, at: i64, end: i64, kind: i64, wait_s: float
+    ) -> None:
+        """Do not execute a request yet. If it waits too long, its client must send it again."""
+        wait_ms = in_ms(wait_s)
+        self.throttle(connection, wait_ms)
+        is_full = self.memory.held_for_quotas + end - at > HELD_BYTES_MAX
+        if kind == OTHER_REQUEST and is_full:
+            self.close(connection, "too many requests wait for the quotas of their clients")
+        elif kind == OTHER_REQUEST or (wait_s <= HELD_SECONDS_MAX and not is_full):
+            connection.turn.request = data[at:end]
+            self.memory.held_for_quotas += end - at
+        else:
+            version: i64 = i64(read_i16_be(data, at + 2))
+            correlation_id: i64 = i64(read_i32_be(data, at + 4))
+            if kind == PRODUCE_REQUEST:
+                body = _skip_header(data, at + 8, end, version >= produce_codec.FLEXIBLE_SINCE)
+                self.produce.postpone(connection, correlation_id, version, data, body, end, wait_ms)
+            else:
+                body = _skip_header(data, at + 8, end, version >= fetch_codec.FLEXIBLE_SINCE)
+                self.fetch.postpone(connection, correlation_id, version, data, body, end, wait_ms)
 
     def _limits_of(self, connection: Connection, data: bytes, at: i64) -> Limits:
         """The limits of a request's client, looked up once per client id and version."""
@@ -348,6 +396,8 @@ class Plane:
             or connection.limits_version != quotas.version
             or connection.limits_client != client_id
         ):
+            if connection.limits_client != client_id:
+                connection.turn.forget(self.now)
             limits = quotas.limits_of(connection.principal, client_id)
             connection.limits = limits
             connection.limits_version = quotas.version
@@ -360,30 +410,46 @@ class Plane:
             return
         connection.is_throttled = True
         until: float = self.monotonic() + float(throttle_ms) / 1000
-        if until > connection.throttled_until:
-            connection.throttled_until = until
+        turn = connection.turn
+        if until > turn.until:
+            turn.until = until
         asyncio.get_running_loop().call_later(throttle_ms / 1000, self._rested, connection)
 
     def _rested(self, connection: Connection) -> None:
         if connection.closed or not connection.is_throttled:
             return
         self.now = self.monotonic()
-        left: float = connection.throttled_until - self.now
+        left: float = connection.turn.until - self.now
         if left > THROTTLE_SLACK_S:
             # A longer time was added, or the clock of the loop was behind.
             asyncio.get_running_loop().call_later(left, self._rested, connection)
             return
         connection.is_throttled = False
         self.appends.update_time()
+        if connection.turn.request and not self.is_draining:
+            self.memory.held_for_quotas -= len(connection.turn.request)
+            try:
+                connection.handle_held()
+            except Exception:  # noqa: BLE001 (others are served on)
+                self._fault(connection)
         self.resume(connection)
 
     def quotas_changed(self) -> None:
         """Look limits up again, and read connections that waited because of the former ones."""
-        for connection in list(self.connections.values()):
+        self.now = self.monotonic()
+        changed: list[Connection] = []
+        for connection in self.connections.values():
+            former = connection.limits
             connection.limits = None
             if connection.is_throttled:
-                connection.throttled_until = 0.0
-                self._rested(connection)
+                limits = self.quotas.limits_of(connection.principal, connection.limits_client)
+                if former is None or not limits.is_same(former):
+                    changed.append(connection)
+                connection.limits = limits
+                connection.limits_version = self.quotas.version
+        for connection in changed:
+            connection.turn.forget(self.now)
+            self._rested(connection)
 
     def _flush_own_writes(self, connection: Connection) -> None:
         """Write the staged batches first: a request sees the earlier writes of its connection."""
@@ -461,6 +527,9 @@ class Plane:
         connection.responses.clear()
         connection.input = b""
         connection.large = None
+        connection.turn.forget(self.now)
+        self.memory.held_for_quotas -= len(connection.turn.request)
+        connection.turn.request = b""
         self.memory.leave(connection, kept)
         self._wake_waiting()
         self.on_close(connection, reason)
@@ -495,3 +564,15 @@ def _skip_header(data: bytes, at: i64, end: i64, flexible: bool) -> i64:
     if flexible:
         cursor.skip_tags()
     return cursor.at
+
+
+def _kind_of(data: bytes, at: i64) -> i64:
+    """Which quotas limit a request: those of an API, or only the time that it takes."""
+    api_key: i64 = i64(read_i16_be(data, at))
+    version: i64 = i64(read_i16_be(data, at + 2))
+    if api_key == PRODUCE and produce_codec.OLDEST <= version <= produce_codec.NEWEST:
+        return PRODUCE_REQUEST
+    if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
+        return FETCH_REQUEST
+    # A login that is late would end the session.
+    return NO_REQUEST if api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE) else OTHER_REQUEST

@@ -19,11 +19,15 @@ from headrace.model.quotas import (
 )
 from headrace.runtime.quota import (
     BUCKETS_MAX,
+    FETCH_REQUEST,
     KINDS_OF_CLIENT,
+    OTHER_REQUEST,
+    PRODUCE_REQUEST,
     UNLIMITED,
     Bucket,
     Limits,
     QuotaTable,
+    Turn,
     in_ms,
 )
 
@@ -162,6 +166,93 @@ def test_record_rate_of_a_consumer_is_smooth(records_per_batch: int, time: Time)
         return records, limits.charge_fetch(0, size, records, time.now) / 1000
 
     assert_smooth(per_second(producers(2, fetch, time, rng), time.now), rate)
+
+
+@pytest.mark.parametrize("connections", [1, 6, 50])
+@pytest.mark.parametrize("kind", [CONSUMER_BYTE_RATE, CONSUMER_RECORD_RATE, PRODUCER_RECORD_RATE])
+def test_rate_is_smooth_with_a_connection_per_request(
+    connections: int, kind: str, time: Time
+) -> None:
+    """Their sizes are not known before they are executed."""
+    table = QuotaTable(time)
+    table.update({user_entity("alice"): {kind: float(RATE)}})
+    limits = table.limits_of(ALICE, b"app")
+    rng = Random(connections)
+    turns = [Turn() for _ in range(connections)]
+    due = [time.now] * connections
+
+    def execute(turn: Turn) -> float:
+        units = rng.randrange(1_000, RATE // 100)
+        if kind == PRODUCER_RECORD_RATE:
+            limits.charge_produce(0, units, time.now, turn.reserved_s)
+            return units
+        units = min(units, int(limits.fetch_bytes_max(time.now)) + RATE // 1000)
+        size = units if kind == CONSUMER_BYTE_RATE else units * 100
+        limits.charge_fetch(size, units * 100, units, time.now, turn.reserved_s)
+        return units
+
+    def run() -> Iterator[tuple[float, float]]:
+        request = PRODUCE_REQUEST if kind == PRODUCER_RECORD_RATE else FETCH_REQUEST
+        while True:
+            at = min(range(connections), key=due.__getitem__)
+            time.now = due[at]
+            wait_s = turns[at].wait_s(limits, request, 100, time.now)
+            if wait_s > 0:
+                turns[at].until = due[at] = time.now + wait_s
+                continue
+            yield time.now, execute(turns[at])
+            turns[at] = Turn()
+            due[at] = time.now + rng.uniform(0.0002, 0.005)
+
+    sums = per_second(run(), time.now)
+    # The share of requests that are smaller than expected is not used.
+    assert min(sums[1:]) > 0.75 * RATE, sums
+    assert max(sums[1:]) < 1.25 * RATE, sums
+    assert sum(sums[1:]) / len(sums[1:]) == pytest.approx(RATE, rel=0.03), sums
+
+
+def test_underestimated_requests_make_those_behind_them_wait_longer(time: Time) -> None:
+    table = QuotaTable(time)
+    table.update({user_entity("alice"): {CONSUMER_BYTE_RATE: 1_000.0}})
+    limits = table.limits_of(ALICE, b"app")
+    for _ in range(50):
+        limits.charge_fetch(100, 100, 1, time.now)
+    turns = [Turn() for _ in range(20)]
+    for turn in turns:
+        turn.until = time.now + turn.wait_s(limits, FETCH_REQUEST, 100, time.now)
+    assert turns[-1].until - turns[0].until == pytest.approx(19 * 0.1)
+    time.now = turns[-1].until
+    limits.charge_fetch(10_000, 10_000, 1, time.now, turns[0].reserved_s)
+    for turn in turns[1:]:
+        assert turn.wait_s(limits, FETCH_REQUEST, 100, time.now) > 9
+
+
+def test_turn_that_is_not_used_is_lost(time: Time) -> None:
+    table = QuotaTable(time)
+    table.update({user_entity("alice"): {PRODUCER_BYTE_RATE: 1_000.0}})
+    limits = table.limits_of(ALICE, b"app")
+    turn = Turn()
+    assert turn.wait_s(limits, PRODUCE_REQUEST, 100, time.now) == 0
+    turn.until = time.now + limits.charge_produce(2_000, 0, time.now) / 1000
+    limits.charge_produce(10_000, 0, time.now)
+    assert turn.wait_s(limits, OTHER_REQUEST, 100, turn.until) == 0
+    assert turn.wait_s(limits, PRODUCE_REQUEST, 100, turn.until + 0.9) == 0
+    assert turn.wait_s(limits, PRODUCE_REQUEST, 100, turn.until + 1.1) > 5
+
+
+def test_lost_reservation_is_not_counted(time: Time) -> None:
+    table = QuotaTable(time)
+    table.update({user_entity("alice"): {PRODUCER_BYTE_RATE: 1_000.0}})
+    limits = table.limits_of(ALICE, b"app")
+    limits.charge_produce(5_000, 0, time.now)
+    turn = Turn()
+    turn.until = time.now + turn.wait_s(limits, PRODUCE_REQUEST, 3_000, time.now)
+    bucket = limits.producer_bytes
+    assert bucket is not None
+    assert bucket.wait_s(time.now) == pytest.approx(7)
+    bucket.set_rate(2_000.0, time.now)
+    turn.forget(time.now)
+    assert bucket.wait_s(time.now) == pytest.approx(1.5)
 
 
 def test_response_is_not_limited_without_a_consumer_quota(time: Time) -> None:
