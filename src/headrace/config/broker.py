@@ -28,6 +28,12 @@ from headrace.config.listeners import (
     parse_listeners,
     parse_protocol_map,
 )
+from headrace.config.rejected import (
+    check_inter_broker,
+    check_prefixes,
+    check_unknown,
+    check_values,
+)
 from headrace.config.setting import ConfigError, ConfigSource, Setting, Value
 from headrace.config.table import TOPIC_SETTINGS, broker_setting, broker_settings, unknown_name
 from headrace.config.tls_rows import TLS_NAMES
@@ -168,6 +174,14 @@ class BrokerConfig:
             if endpoint.protocol in SASL_PROTOCOLS
         }
         check_tls(self._asks_for, self.listeners)
+        check_values(self._static)
+        check_unknown(self._unknown)
+        check_prefixes(self._static, {e.listener for e in self.listeners} | controllers)
+        if self.is_clustered and name is None and self.is_set("security.inter.broker.protocol"):
+            check_inter_broker(
+                self.get_str("security.inter.broker.protocol"),
+                next(e.protocol for e in self.listeners if e.listener == self.internal_listener),
+            )
         self.tls_listeners = tuple(
             endpoint.listener for endpoint in self.listeners if endpoint.protocol in TLS_PROTOCOLS
         )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headrace.config.broker_rows import SECURITY_PROTOCOLS
 from headrace.config.setting import ConfigError, shown
-from headrace.config.tls_rows import REJECTED_NAMES
 from headrace.model.cluster import Endpoint
 from headrace.model.sasl import LISTENER_MECHANISMS
 
@@ -170,9 +169,6 @@ def internal_protocol(listeners: tuple[Endpoint, ...]) -> str:
 
 def check_tls(is_set: Callable[[str], bool], listeners: tuple[Endpoint, ...]) -> None:
     """Settings that would have no effect, although the operator relies on them."""
-    for name in REJECTED_NAMES:
-        if is_set(name):
-            raise ConfigError(f"{name} is not supported. Remove it.")
     by_prefix = {
         f"listener.name.{endpoint.listener.lower()}.": endpoint.protocol for endpoint in listeners
     }

@@ -116,5 +116,3 @@ TLS_ROWS: tuple[Setting, ...] = (
     ),
 )
 TLS_NAMES = tuple(row.name for row in TLS_ROWS)
-REJECTED_NAMES = ("ssl.engine.factory.class", "ssl.provider")
-"""Settings that would change security, and which cannot be honoured."""

@@ -281,12 +281,12 @@ def test_a_broker_setting_tells_only_what_stands_under_its_own_name() -> None:
 
 def test_a_password_is_described_without_its_value() -> None:
     config = BrokerConfig.load(
-        {"ssl.key.password": "hush", "listener.name.in.ssl.key.password": "hush"}
+        {"ssl.key.password": "hush", "listener.name.plaintext.ssl.key.password": "hush"}
     )
     for row in describe_broker(config):
         assert row.value != "hush"
         assert all(synonym.value != "hush" for synonym in row.synonyms)
-    assert only(describe_broker(config), "listener.name.in.ssl.key.password").is_sensitive
+    assert only(describe_broker(config), "listener.name.plaintext.ssl.key.password").is_sensitive
 
 
 def test_the_settings_of_all_brokers_are_described_only_where_they_are_set() -> None:

@@ -6,6 +6,7 @@ Spark data source, pipelines and `load_properties` use this module.
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from headrace.client.core.options import SecuritySettings
 from headrace.config.properties import read_properties
@@ -35,6 +36,27 @@ TLS_NAMES = (
     "ssl.provider",
 )
 SECURITY_NAMES = ("security.protocol", *SASL_NAMES, *TLS_NAMES)
+_WITHOUT_EFFECT = (
+    "sasl.client.callback.handler.class",
+    "sasl.kerberos.",
+    "sasl.login.",
+    "sasl.oauthbearer.",
+    "security.providers",
+    "ssl.keymanager.algorithm",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+)
+"""Names of Java clients that do not change how this client connects."""
+_NAMES_OF_LIBRDKAFKA = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.location": "ssl.keystore.location",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.location": "ssl.keystore.location",
+    "ssl.key.pem": "ssl.keystore.key",
+}
+_LIKENESS_MIN = 0.85
 _JAAS = re.compile(r'\b(username|password|tokenauth)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
@@ -48,15 +70,39 @@ def load_properties(path: str) -> SecuritySettings:
 
 
 def read_file(path: str) -> dict[str, str]:
+    """The properties in a file. Those that do not concern security can be of any client."""
     try:
         with open(path, encoding="utf-8") as file:
-            return read_properties(file.read())
+            properties = read_properties(file.read())
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidProperties(f"cannot read {path}: {reason}") from None
+    for name in properties:
+        _check_name(name)
+    return properties
+
+
+def _check_name(name: str) -> None:
+    """Reject a name with a typing error: the client would connect with less security."""
+    if name in SECURITY_NAMES or name.startswith(_WITHOUT_EFFECT):
+        return
+    nearest = _NAMES_OF_LIBRDKAFKA.get(name)
+    if nearest is None:
+        close = get_close_matches(name.lower(), SECURITY_NAMES, 1, _LIKENESS_MIN)
+        nearest = close[0] if close else ""
+    if nearest or name.startswith(("security.", "sasl.", "ssl.")):
+        hint = f"; did you mean {nearest}?" if nearest else ". Remove it"
+        raise InvalidProperties(f"unknown property {name!r}{hint}")
 
 
 def security_settings(properties: Mapping[str, str]) -> SecuritySettings:
+    if "security.protocol" not in properties:
+        for name in SECURITY_NAMES:
+            if properties.get(name):
+                raise InvalidProperties(
+                    f"{name} has no effect without security.protocol. Set it to one of "
+                    f"{', '.join(PROTOCOLS)}"
+                )
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise InvalidProperties(
