@@ -29,7 +29,7 @@ _SHAPES = {"1 x 100 B": SMALL, "160 x 100 B": TYPICAL, "1000 x 1 KB": BULK}
 
 
 def record_cases() -> Iterator[Case]:
-    from headrace.record.batch import Batch, read_batch, walk_batch
+    from headrace.record.batch import Batch, read_batch, validate_records
     from headrace.record.compression import decompress
 
     def read(batch: bytes) -> Callable[[], Batch]:
@@ -37,21 +37,21 @@ def record_cases() -> Iterator[Case]:
 
     def walk(batch: bytes) -> Callable[[], None]:
         found = read_batch(batch, 0, len(batch))
-        return lambda: walk_batch(found, batch, _HEADER_SIZE, len(batch), False)
+        return lambda: validate_records(found, batch, _HEADER_SIZE, len(batch), False)
 
     def unpack(batch: bytes, codec: int) -> Callable[[], None]:
         found = read_batch(batch, 0, len(batch))
 
         def run() -> None:
             payload = decompress(codec, found.payload(), 1 << 27)
-            walk_batch(found, payload, 0, len(payload), False)
+            validate_records(found, payload, 0, len(payload), False)
 
         return run
 
     for shape, load in _SHAPES.items():
         batch = workloads.batch_of(load)
         yield f"read_batch, {shape}", read(batch)
-        yield f"walk_batch, {shape}", walk(batch)
+        yield f"validate_records, {shape}", walk(batch)
     for name, load in (("lz4", LZ4), ("zstd", ZSTD)):
         yield (
             f"decompress and walk, 160 x 100 B, {name}",

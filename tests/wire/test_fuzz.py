@@ -16,7 +16,7 @@ from headrace.record.batch import (
     crc32c,
     read_batch,
     read_varint,
-    walk_batch,
+    validate_records,
 )
 from headrace.record.compression import decompress
 from headrace.record.decode import plain_payload, read_records
@@ -92,10 +92,10 @@ def admitted(frame: bytes) -> Batch:
     """What produce does with a batch before it is stored."""
     batch = read_batch(frame, 0, len(frame))
     if batch.codec() == 0:
-        walk_batch(batch, frame, HEADER_SIZE, len(frame), False)
+        validate_records(batch, frame, HEADER_SIZE, len(frame), False)
     else:
         payload = decompress(batch.codec(), batch.payload(), UNFOLDED_BYTES_MAX)
-        walk_batch(batch, payload, 0, len(payload), False)
+        validate_records(batch, payload, 0, len(payload), False)
     return batch
 
 

@@ -1,15 +1,15 @@
 # HOT
 """One record batch, magic 2: its header, its checksum, and the validation of its records.
 
-Owns the layout of the 61-byte header and the rules for a batch that is stored. It creates no record
-objects (decode) and changes no payload (rewrite). It does not depend on topics or logs. It works
-both compiled and uncompiled: it reads only `bytes`, and all its numbers fit into 64 bits.
+Owns the layout of the 61-byte header, and the rules for batches that are stored. It creates no
+record objects (see `decode`), and changes no payload (see `rewrite`). It works both compiled and
+uncompiled: it reads only `bytes`, and all its numbers fit into 64 bits.
 
-1. The bytes on disk are `prefix(...)` followed by `frame[start + 16:end]`. The checksum begins at
-   byte 21, so base offset and leader epoch can be set without changing it.
-2. No memory is allocated for a number that the batch states.
-3. After `walk_batch`, all records are complete, offset deltas are 0..n-1, and the header has the
-   largest timestamp of the records. So a wrong header cannot delay retention.
+1. The bytes on disk are `prefix(...)` followed by `frame[start + 16:end]`. The checksum covers the
+   bytes from byte 21 on, so base offset and leader epoch can be set without changing it.
+2. The memory that is allocated does not depend on a length or count in the batch.
+3. After `validate_records`, all records are complete, offset deltas are 0..n-1, and the header has
+   the largest timestamp of the records. So a wrong header cannot delay retention.
 """
 
 import importlib.machinery
@@ -35,7 +35,9 @@ HEADER_SIZE: Final = 61
 LENGTH_OVERHEAD: Final = 12
 """The number of bytes not included in the batch length: base offset and length."""
 PREFIX_SIZE: Final = 16
+"""The number of bytes that `Batch.prefix` returns: base offset, length and leader epoch."""
 
+# Bits of the attributes.
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
@@ -47,9 +49,9 @@ OFFSET_MAX: Final = (1 << 62) - 1
 CODEC_MAX: Final = 4
 _TIMESTAMP_MAX: Final = (1 << 62) - 1
 """The limit for both parts of a record's timestamp, so that their sum fits into 64 bits."""
-_LATER_THAN_ALL: Final = (1 << 63) - 1
-_RECORDS_NAMED_MAX: Final = 1000
-_CRC_COPY_MAX: Final = 4096
+_INT64_MAX: Final = (1 << 63) - 1
+_RECORDS_LISTED_MAX: Final = 1000
+_CRC_COPY_BYTES_MAX: Final = 4096
 """Up to this size, copying a slice is cheaper than a memoryview."""
 
 
@@ -58,11 +60,11 @@ class _Crc32c(Protocol):
 
 
 def _load_crc32c() -> _Crc32c:
-    """Load the extension without its package, which spends 30 ms in importlib.metadata."""
+    """Load the C extension without its package, whose import takes 30 ms."""
     package = importlib.util.find_spec("crc32c")
     if package is not None and package.submodule_search_locations is not None:
-        where = list(package.submodule_search_locations)
-        spec = importlib.machinery.PathFinder.find_spec("_crc32c", where)
+        locations = list(package.submodule_search_locations)
+        spec = importlib.machinery.PathFinder.find_spec("_crc32c", locations)
         if spec is not None and spec.loader is not None:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
@@ -77,8 +79,8 @@ crc32c: Final = _load_crc32c()
 
 
 def checksum(frame: bytes, start: i64, end: i64) -> i64:
-    """CRC-32C of frame[start:end]; a large range is not copied."""
-    if end - start <= _CRC_COPY_MAX:
+    """CRC-32C of frame[start:end]. A large range is not copied."""
+    if end - start <= _CRC_COPY_BYTES_MAX:
         return crc32c(frame[start:end])
     return crc32c(memoryview(frame)[start:end])
 
@@ -105,7 +107,7 @@ class Batch:
     )
 
     def __init__(self, frame: bytes, start: i64, end: i64) -> None:
-        """Read a header that is known to be complete. For other data use read_batch or decode."""
+        """Read a header that is known to be complete. For other data, use `read_batch`."""
         self.frame: bytes = frame
         self.start: i64 = start
         self.end: i64 = end
@@ -140,7 +142,7 @@ class Batch:
         return self.base_offset + self.last_offset_delta
 
     def prefix(self, base_offset: i64, leader_epoch: i64) -> bytes:
-        """The first 16 bytes on disk; the rest is `frame[start + 16:end]`."""
+        """The first 16 bytes of the batch on disk. The rest is `frame[start + 16:end]`."""
         writer = BytesWriter()
         write_i64_be(writer, base_offset)
         write_i32_be(writer, i32(self.end - self.start - LENGTH_OVERHEAD))
@@ -174,8 +176,8 @@ def read_batch(
 ) -> Batch:
     """Check header and checksum of exactly one batch in frame[start:end].
 
-    A client's batch must not have fields that only a broker sets. Batches of a leader or of the own
-    disk (`from_client=False`) can be control batches, and can have gaps after compaction.
+    A client's batch must not have fields that only a broker sets. A batch of a leader or of this
+    broker's disk (`from_client=False`) can be a control batch, and can have gaps after compaction.
     """
     size = end - start
     if size < 17 or start < 0 or end > len(frame):
@@ -203,7 +205,7 @@ def read_batch(
             or batch.producer_id < -1
             or (batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0))
         ):
-            raise _not_for_clients(batch)
+            raise _client_batch_error(batch)
     elif batch.record_count < 0 or batch.record_count > batch.last_offset_delta + 1:
         raise _wrong_count(batch)
     elif batch.base_offset < 0 or batch.base_offset > OFFSET_MAX:
@@ -214,7 +216,7 @@ def read_batch(
 def batch_end(frame: bytes, at: i64, end: i64) -> i64:
     """The end of the batch that begins at `at`; -1 if frame[at:end] is too short for it.
 
-    Raises CORRUPT_MESSAGE for an impossible length. `read_batch` checks the rest.
+    Raises CORRUPT_MESSAGE if the length is shorter than a header. `read_batch` checks the rest.
     """
     if end - at < LENGTH_OVERHEAD:
         return -1
@@ -255,7 +257,8 @@ def _wrong_count(batch: Batch) -> ApiError:
     )
 
 
-def _not_for_clients(batch: Batch) -> ApiError:
+def _client_batch_error(batch: Batch) -> ApiError:
+    """The error for a batch with fields that a client must not set."""
     if batch.record_count <= 0 or batch.record_count != batch.last_offset_delta + 1:
         return _wrong_count(batch)
     if batch.base_offset != 0:
@@ -277,17 +280,17 @@ def _not_for_clients(batch: Batch) -> ApiError:
     )
 
 
-def walk_batch(batch: Batch, payload: bytes, at: i64, end: i64, keys_required: bool) -> None:
+def validate_records(batch: Batch, payload: bytes, at: i64, end: i64, keys_required: bool) -> None:
     """Check all records in payload[at:end], compute the timestamps, and correct the header.
 
-    For an uncompressed batch: `walk_batch(b, b.frame, b.start + HEADER_SIZE, b.end, k)`.
+    For an uncompressed batch: `validate_records(b, b.frame, b.start + HEADER_SIZE, b.end, k)`.
     """
     if at < 0 or end > len(payload):
         raise ApiError(ErrorCode.INVALID_RECORD, "The records are outside of their buffer.")
     if batch.base_timestamp > _TIMESTAMP_MAX or batch.base_timestamp < -_TIMESTAMP_MAX:
         raise _wrong_timestamp(0)
     try:
-        max_timestamp, keyless = _walk(batch, payload, at, end)
+        max_timestamp, keyless = _validate(batch, payload, at, end)
     except IndexError:
         raise _wrong_record(batch.record_count, "the batch ends inside it") from None
     if keys_required and keyless >= 0:
@@ -296,15 +299,15 @@ def walk_batch(batch: Batch, payload: bytes, at: i64, end: i64, keys_required: b
         batch.stamp(batch.attributes, max_timestamp)
 
 
-def _walk(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """Return the largest timestamp, and the index of the first record without a key or -1.
+def _validate(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
+    """Return the largest timestamp, and the index of the first record without a key, or -1.
 
-    A read can pass the end of its record, but not of the payload (IndexError). Positions only
-    increase, so one comparison at the end of a record detects this.
+    A read can pass the end of its record, but not the end of the payload (IndexError). Positions
+    only increase, so one comparison at the end of a record detects this.
     """
     count = batch.record_count
     base_timestamp = batch.base_timestamp
-    min_timestamp: i64 = _LATER_THAN_ALL
+    min_timestamp: i64 = _INT64_MAX
     max_timestamp: i64 = NO_TIMESTAMP
     keyless: i64 = -1
     index: i64 = 0
@@ -359,18 +362,21 @@ def _walk(batch: Batch, payload: bytes, at: i64, end: i64) -> tuple[i64, i64]:
         if payload[at] == 0:
             at += 1
         else:
-            at = _walk_headers(payload, at, stop, index)
+            at = _validate_headers(payload, at, stop, index)
         if at != stop:
             raise _wrong_record(index, "its fields are shorter than its length")
         index += 1
     if at != end:
         raise _wrong_record(count, "the batch has more records than its count")
-    batch.min_timestamp = min_timestamp if min_timestamp < _LATER_THAN_ALL else NO_TIMESTAMP
+    batch.min_timestamp = min_timestamp if min_timestamp < _INT64_MAX else NO_TIMESTAMP
     return max_timestamp, keyless
 
 
 def long_varint(payload: bytes, at: i64, first: i64) -> tuple[i64, i64]:
-    """The rest of a varint whose first byte is at least 0x80: raw number, position after it."""
+    """Read the rest of a varint whose first byte is at least 0x80.
+
+    Returns the number before zigzag decoding, and the position after it.
+    """
     byte: i64 = payload[at]
     at += 1
     value = (first & 0x7F) | ((byte & 0x7F) << 7)
@@ -385,7 +391,7 @@ def long_varint(payload: bytes, at: i64, first: i64) -> tuple[i64, i64]:
     return value, at
 
 
-def _walk_headers(payload: bytes, at: i64, stop: i64, index: i64) -> i64:
+def _validate_headers(payload: bytes, at: i64, stop: i64, index: i64) -> i64:
     count, at = read_varint(payload, at)
     if count < 0:
         raise _wrong_record(index, "the count of its headers is negative")
@@ -423,7 +429,7 @@ def read_varint(payload: bytes, at: i64) -> tuple[i64, i64]:
 def read_varlong(payload: bytes, at: i64) -> tuple[i64, i64]:
     """A zigzag number of at most 64 bits, and the position after it.
 
-    The sign is removed first, so that the intermediate value has at most 63 bits.
+    The sign bit is removed first, so that the intermediate value has at most 63 bits.
     """
     byte: i64 = payload[at]
     sign = byte & 1
@@ -440,11 +446,11 @@ def read_varlong(payload: bytes, at: i64) -> tuple[i64, i64]:
 
 
 def _keyless_records(payload: bytes, at: i64, count: i64) -> RecordError:
-    """The error for records without a key, after the batch was walked."""
+    """The error for records without a key, in a batch that is otherwise valid."""
     indexes: list[int] = []
     length: i64 = 0
     index: i64 = 0
-    while index < count and len(indexes) < _RECORDS_NAMED_MAX:
+    while index < count and len(indexes) < _RECORDS_LISTED_MAX:
         length, at = read_varint(payload, at)
         stop = at + length
         length, at = read_varlong(payload, at + 1)
@@ -459,25 +465,34 @@ def _keyless_records(payload: bytes, at: i64, count: i64) -> RecordError:
     )
 
 
-def records_outside(
-    batch: Batch, payload: bytes, at: i64, behind_ms_max: i64, ahead_ms_max: i64, now_ms: i64
+def records_with_wrong_time(
+    batch: Batch, payload: bytes, at: i64, before_ms_max: i64, after_ms_max: i64, now_ms: i64
 ) -> list[int]:
-    """The records whose timestamps are too far from the clock, after the batch was walked."""
+    """The indexes of records whose timestamps are too far from the clock, in a valid batch."""
     indexes: list[int] = []
     length: i64 = 0
     timestamp: i64 = 0
     index: i64 = 0
-    while index < batch.record_count and len(indexes) < _RECORDS_NAMED_MAX:
+    while index < batch.record_count and len(indexes) < _RECORDS_LISTED_MAX:
         length, at = read_varint(payload, at)
         timestamp, _ = read_varlong(payload, at + 1)
         timestamp += batch.base_timestamp
-        if timestamp - now_ms > ahead_ms_max or (
-            timestamp != NO_TIMESTAMP and now_ms - timestamp > behind_ms_max
+        if timestamp - now_ms > after_ms_max or (
+            timestamp != NO_TIMESTAMP and now_ms - timestamp > before_ms_max
         ):
             indexes.append(index)
         at += length
         index += 1
     return indexes
+
+
+def incomplete_records(batch: Batch) -> ApiError:
+    """The error for a payload that does not have the records that the header states."""
+    return ApiError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"The batch at offset {batch.base_offset} does not consist of exactly "
+        f"{batch.record_count} complete records.",
+    )
 
 
 def _wrong_record(index: int, what: str) -> ApiError:

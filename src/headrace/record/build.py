@@ -1,8 +1,8 @@
 """Builds record batches: data batches for clients and coordinators, and control batches.
 
-Owns the encoding of records, headers and batch headers. batch.py checks the content.
+Owns the encoding of records, headers and batch headers. It does not check the content.
 
-1. All batches built here pass read_batch and walk_batch.
+1. All batches built here pass `read_batch` and `validate_records`.
 2. `BatchBuilder.size` is the exact uncompressed size.
 """
 
@@ -30,12 +30,12 @@ CONTROL_ABORT: Final = 0
 CONTROL_COMMIT: Final = 1
 
 _PREFIX: Final = struct.Struct(">qiibI")
-_CHECKED: Final = struct.Struct(">hiqqqhii")
+_CHECKSUMMED: Final = struct.Struct(">hiqqqhii")
 _TABLE_SIZE: Final = 8192
 _table: list[bytes] = []
-"""Encoded zigzag numbers of one or two bytes, which are the most frequent.
+"""The zigzag encodings of 0 to 8191, which are the most frequent numbers.
 
-Filled by the first builder.
+The first BatchBuilder fills it.
 """
 
 
@@ -75,7 +75,7 @@ def record_size_max(key: bytes | None, value: bytes | None, headers: Headers = (
 
 @final
 class BatchBuilder:
-    """Collects records; `build` can be called repeatedly with other fields."""
+    """Collects records. `build` can be called several times, with different fields."""
 
     __slots__ = ("_pieces", "base_timestamp", "max_timestamp", "record_count", "size")
 
@@ -90,7 +90,7 @@ class BatchBuilder:
 
     @classmethod
     def of_encoded(cls, payload: bytes, record_count: int, timestamp: int) -> "BatchBuilder":
-        """Create a builder from encoded records, with deltas from 0 and equal timestamps."""
+        """Create a builder from encoded records, with offset deltas from 0 and equal timestamps."""
         builder = cls()
         builder._pieces.append(payload)
         builder.size += len(payload)
@@ -196,8 +196,8 @@ def assemble(
     base_offset: int,
     leader_epoch: int,
 ) -> bytes:
-    """Encode a header, with length and checksum, before encoded records."""
-    checked = _CHECKED.pack(
+    """Encode a batch: a header with length and checksum, followed by a payload."""
+    checksummed = _CHECKSUMMED.pack(
         attributes,
         last_offset_delta,
         base_timestamp,
@@ -208,8 +208,8 @@ def assemble(
         record_count,
     )
     length = HEADER_SIZE - LENGTH_OVERHEAD + len(payload)
-    crc = crc32c(payload, crc32c(checked))
-    return b"".join((_PREFIX.pack(base_offset, length, leader_epoch, 2, crc), checked, payload))
+    crc = crc32c(payload, crc32c(checksummed))
+    return b"".join((_PREFIX.pack(base_offset, length, leader_epoch, 2, crc), checksummed, payload))
 
 
 def build_batch(

@@ -1,13 +1,12 @@
 # HOT
 """Decodes record batches into columns for bulk readers, without an object per record.
 
-Keys and values stay in the buffer; the columns have their positions. The caller selects the batches
-and interprets the columns. Numbers are little-endian, 32 bits for positions and 64 bits for offsets
-and timestamps, so that the columns can be used as arrays without copying.
+Keys and values stay in the buffer; the columns have their positions. The caller selects the
+batches. Numbers are little-endian. Positions have 32 bits, offsets and timestamps 64 bits, so that
+the columns can be used as arrays without copying.
 
 1. The columns contain exactly the records with first <= offset < limit, in order.
-2. Positions refer to one buffer: that of the batch, or the larger one that `append` is given a
-   position in.
+2. All positions refer to one buffer: that of the batch, or a larger one (see `append`).
 3. A batch that does not have the records that its header states raises CORRUPT_MESSAGE.
 """
 
@@ -16,12 +15,12 @@ from typing import Final, final
 from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64
 
-from headrace.model.errors import ApiError, ErrorCode
 from headrace.record.batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
     Batch,
     batch_end,
+    incomplete_records,
     long_varint,
     read_batch,
     read_varint,
@@ -29,12 +28,12 @@ from headrace.record.batch import (
 )
 
 _MILLISECONDS_MAX: Final = 9_223_372_036_854_775
-"""The largest timestamp that fits into 64 bits in microseconds; later ones are clamped to it."""
+"""The largest timestamp whose microseconds fit into 64 bits. Larger ones are clamped to it."""
 
 
 @final
 class Columns:
-    """Records as columns. A key or value is a pair of positions: start and end."""
+    """Records as columns. A key or a value is a pair of positions: its start and its end."""
 
     __slots__ = (
         "count",
@@ -65,9 +64,11 @@ class Columns:
         self.keys: BytesWriter = BytesWriter()
         self.values: BytesWriter = BytesWriter()
         self.keyless: i64 = 0
+        """The number of records without a key."""
         self.valueless: i64 = 0
+        """The number of records without a value."""
         self.key_presence: BytesWriter = BytesWriter()
-        """One byte per record: 1 if it has a key (which can be empty), 0 if it has none."""
+        """One byte per record: 1 if it has a key, which can be empty; 0 if it has none."""
         self.value_presence: BytesWriter = BytesWriter()
         self.header_count: i64 = 0
         self.header_counts: BytesWriter = BytesWriter()
@@ -105,14 +106,14 @@ class Columns:
     ) -> None:
         """Add records from payload[at:end], the uncompressed payload of this batch.
 
-        `position` is the position of payload[at] in the buffer that all positions refer to.
+        `position` is that of payload[at] in the buffer that all positions refer to.
         """
         if at < 0 or end > len(payload):
-            raise _cut_off(batch)
+            raise incomplete_records(batch)
         try:
             self._append(batch, payload, at, end, position - at, first, limit)
         except IndexError:
-            raise _cut_off(batch) from None
+            raise incomplete_records(batch) from None
 
     def _append(
         self, batch: Batch, payload: bytes, at: i64, end: i64, shift: i64, first: i64, limit: i64
@@ -134,14 +135,14 @@ class Columns:
         value_presence = self.value_presence
         while remaining > 0:
             remaining -= 1
-            # One-byte numbers, the most frequent, are decoded inline. In zigzag, odd is negative.
+            # One-byte numbers, the most frequent ones, are decoded inline. Odd ones are negative.
             number = payload[at]
             at += 1
             if number >= 0x80:
                 number, at = long_varint(payload, at, number)
             stop = at + (number >> 1)
             if number & 1 or stop > end:
-                raise _cut_off(batch)
+                raise incomplete_records(batch)
             number = payload[at + 1]
             at += 2
             if number >= 0x80:
@@ -149,7 +150,7 @@ class Columns:
             else:
                 number = (number >> 1) ^ -(number & 1)
             if not appended:
-                timestamp = microseconds(_sum(base_timestamp, number))
+                timestamp = microseconds(_clamped_sum(base_timestamp, number))
             delta = payload[at]
             at += 1
             if delta >= 0x80:
@@ -163,22 +164,22 @@ class Columns:
             write_i64_le(offsets, delta)
             write_i64_le(timestamps, timestamp)
             write_i32_le(timestamp_types, timestamp_type)
-            at = _note(keys, key_presence, payload, at, shift)
+            at = _append_position(keys, key_presence, payload, at, shift)
             if at < 0:
                 self.keyless += 1
                 at = ~at
-            at = _note(values, value_presence, payload, at, shift)
+            at = _append_position(values, value_presence, payload, at, shift)
             if at < 0:
                 self.valueless += 1
                 at = ~at
             if at >= stop:
-                raise _cut_off(batch)
+                raise incomplete_records(batch)
             if self.with_headers:
                 self._append_headers(batch, payload, at, stop, shift)
             at = stop
             self.count += 1
         if at != end:
-            raise _cut_off(batch)
+            raise incomplete_records(batch)
 
     def _append_headers(self, batch: Batch, payload: bytes, at: i64, stop: i64, shift: i64) -> None:
         count, at = read_varint(payload, at)
@@ -196,21 +197,21 @@ class Columns:
             if number > 0:
                 at += number
             if at > stop:
-                raise _cut_off(batch)
+                raise incomplete_records(batch)
             self.header_value_presence.append(1 if number >= 0 else 0)
             write_i32_le(self.header_values, i32(start + shift))
             write_i32_le(self.header_values, i32(at + shift))
             self.header_count += 1
             count -= 1
         if at != stop:
-            raise _cut_off(batch)
+            raise incomplete_records(batch)
         write_i32_le(self.header_counts, i32(self.header_count))
 
 
-def _note(
+def _append_position(
     positions: BytesWriter, presence: BytesWriter, payload: bytes, at: i64, shift: i64
 ) -> i64:
-    """Add the position of a key or value; returns its end, or ~at if it is missing."""
+    """Add start and end of a key or value. Returns its end; ~end if the value is missing."""
     number: i64 = payload[at]
     at += 1
     if number >= 0x80:
@@ -226,9 +227,9 @@ def _note(
     return at
 
 
-def _sum(base: i64, delta: i64) -> i64:
-    """A timestamp from its parts, clamped to 64 bits."""
-    # No conditional expressions: mypyc would create an object per record for a constant and an i64.
+def _clamped_sum(base: i64, delta: i64) -> i64:
+    """The timestamp of a record from its parts, clamped to `_MILLISECONDS_MAX`."""
+    # Without conditional expressions, for which mypyc would create an object per record.
     edge: i64 = _MILLISECONDS_MAX
     if delta >= 0:
         if base > edge:
@@ -244,17 +245,9 @@ def _sum(base: i64, delta: i64) -> i64:
 
 
 def microseconds(timestamp_ms: i64) -> i64:
-    """The timestamp in microseconds, clamped to 64 bits."""
+    """A timestamp in microseconds, clamped to 64 bits."""
     if timestamp_ms > _MILLISECONDS_MAX:
         timestamp_ms = _MILLISECONDS_MAX
     elif timestamp_ms < -_MILLISECONDS_MAX:
         timestamp_ms = -_MILLISECONDS_MAX
     return timestamp_ms * 1000
-
-
-def _cut_off(batch: Batch) -> ApiError:
-    return ApiError(
-        ErrorCode.CORRUPT_MESSAGE,
-        f"The batch at offset {batch.base_offset} does not consist of exactly "
-        f"{batch.record_count} complete records.",
-    )

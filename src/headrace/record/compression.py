@@ -1,10 +1,9 @@
 """Compresses and decompresses record batches, with bounded memory and in formats that Java reads.
 
-Codec numbers are those of the batch attributes. The codec library is loaded at its first use. This
-module does not depend on records.
+Codec numbers are those of the batch attributes. The codec library is loaded at its first use.
 
-1. `decompress` never returns or buffers more than `size_max` bytes, and does not trust a size that
-   the data states. The buffer is small at first, and grows only when it is full.
+1. `decompress` never returns or buffers more than `size_max` bytes, whatever size the data states.
+   The buffer is small at first, and grows only when it is full.
 2. Java and librdkafka can read the output of `compress`: lz4 blocks are independent (KIP-57),
    snappy uses xerial's framing.
 """
@@ -33,8 +32,8 @@ _FIRST_BUFFER_SIZE_MIN: Final = 64 * 1024
 _FIRST_BUFFER_RATIO: Final = 8
 _BUFFER_GROWTH: Final = 4
 
-_BUFFER_FULL: Final = "failed to write whole buffer"
-"""The library's error if the output does not fit; a test checks this text."""
+_BUFFER_FULL_TEXT: Final = "failed to write whole buffer"
+"""The text of the library's error if the output does not fit. A test checks it."""
 
 _PIECE_BYTES_MAX: Final = 1024 * 1024
 _GZIP_ONLY: Final = 31
@@ -46,24 +45,23 @@ _LZ4_PLAIN_HEADER: Final = _LZ4_MAGIC + b"\x60\x40\x82"
 _LZ4_BLOCK_SIZE_MAX: Final = 64 * 1024
 _LZ4_BLOCKS_MAX: Final = 16
 _LZ4_JAVA_FAST_LEVEL: Final = 9
-"""Kafka's default level of lz4: it selects the fast compressor, not level 9."""
+"""Kafka's default level of lz4. Java uses its fast compressor for it, not level 9."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_VERSION_MIN: Final = 1
 _XERIAL_BLOCK_SIZE: Final = 32 * 1024
 _SNAPPY_RATIO_MAX: Final = 24
-"""Three bytes of snappy give at most 64, so a block that states more than this is invalid."""
-
+"""The largest valid ratio of a block: three bytes of snappy are at most 64 decompressed bytes."""
 
 _lz4_buffers: Final[list[memoryview]] = []
-"""Buffers that no thread uses now: a new one would first be filled with zeros."""
+"""Unused buffers. They are reused, because Python fills new ones with zeros."""
 
 
 def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:
     """The decompressed bytes, at most `size_max`.
 
-    Consecutive frames or members are concatenated, as their own tools do.
+    The content of consecutive frames or members is concatenated, as by the tools of each format.
     """
     view = memoryview(data)
     if codec == NONE:
@@ -85,8 +83,8 @@ def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX
             plain = _decompress_plain_lz4(view, size_max)
             if plain is not None:
                 return plain
-        # Java does not support dependent blocks: stored, they would stop all Java consumers
-        # (KIP-57).
+        # Java cannot read dependent blocks (KIP-57). If such a batch were stored, no Java consumer
+        # could read beyond it.
         if (
             bytes(view[:4]) == _LZ4_MAGIC
             and len(view) > 4
@@ -94,8 +92,8 @@ def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX
         ):
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, "The lz4 frame has dependent blocks.")
         return _decompress_growing(cramjam.lz4.decompress_into, view, size_max)
-    except cramjam.DecompressionError as problem:
-        raise _corrupt(codec, str(problem)) from None
+    except cramjam.DecompressionError as error:
+        raise _corrupt(codec, str(error)) from None
 
 
 def _decompress_growing(
@@ -110,8 +108,8 @@ def _decompress_growing(
         try:
             with output.getbuffer() as buffer:
                 written = decompress_into(data, buffer)
-        except cramjam.DecompressionError as problem:
-            if _BUFFER_FULL not in str(problem):
+        except cramjam.DecompressionError as error:
+            if _BUFFER_FULL_TEXT not in str(error):
                 raise
             if size >= size_max:
                 raise _too_large(size_max) from None
@@ -123,10 +121,10 @@ def _decompress_growing(
 
 
 def _decompress_plain_lz4(data: memoryview, size_max: int) -> bytes | None:
-    """The content of a small frame as Kafka's clients write it, or None.
+    """The content of a small frame in the format of Kafka's clients; None for other frames.
 
-    The library's decoder of frames allocates its buffers at each call, which takes longer than to
-    decompress the blocks. The decoder gets all other frames, and decides which ones are invalid.
+    The library's decoder of frames allocates its buffers at each call, which takes longer than
+    decompressing the blocks. This decoder is used for all other frames, valid or not.
     """
     import cramjam
 
@@ -165,16 +163,18 @@ def _decompress_lz4_block(block: memoryview, size_max: int) -> bytes:
     except IndexError:
         buffer = memoryview(bytearray(_LZ4_BLOCK_SIZE_MAX))
     try:
-        # It fails if the block refers to bytes before its own output, so it returns no older data.
+        # This fails if the block refers to bytes before its own output. So the result contains no
+        # data of an earlier use of the buffer.
         return bytes(buffer[: cramjam.lz4.decompress_block_into(block, buffer[:size_max])])
     finally:
         _lz4_buffers.append(buffer)
 
 
 def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:
-    """Use zlib, as consumers do.
+    """Decompress with zlib, as consumers do.
 
-    Other libraries read back-references before the start of the data as zeros.
+    Other libraries return zeros for back-references before the start of the data, so they would
+    accept data that consumers reject.
     """
     import zlib
 
@@ -183,8 +183,8 @@ def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:
     while True:
         try:
             piece = unpacker.decompress(data, _PIECE_BYTES_MAX)
-        except zlib.error as problem:
-            raise _corrupt(GZIP, str(problem)) from None
+        except zlib.error as error:
+            raise _corrupt(GZIP, str(error)) from None
         if output.tell() + len(piece) > size_max:
             raise _too_large(size_max)
         output.write(piece)
@@ -200,7 +200,7 @@ def _decompress_gzip(data: "Buffer", size_max: int) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
-    """One raw block, or xerial's framing with several blocks, which Java writes."""
+    """Decompress one raw block, or several blocks in xerial's framing, which Java writes."""
     import cramjam
 
     is_framed = bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
@@ -246,7 +246,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
 
 
 def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
-    """Compress as Kafka's producer does; without a level, use Kafka's default."""
+    """Compress in the format of Kafka's producer. The default level is Kafka's."""
     if codec == NONE:
         return data
     if codec not in (GZIP, SNAPPY, LZ4, ZSTD):
@@ -284,7 +284,7 @@ def _unknown_codec(codec: int) -> ApiError:
     return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown codec {codec}.")
 
 
-def _corrupt(codec: int, why: str) -> ApiError:
+def _corrupt(codec: int, reason: str) -> ApiError:
     return ApiError(
-        ErrorCode.CORRUPT_MESSAGE, f"The {CODEC_NAMES[codec]} data is not valid: {why[:200]}."
+        ErrorCode.CORRUPT_MESSAGE, f"The {CODEC_NAMES[codec]} data is not valid: {reason[:200]}."
     )

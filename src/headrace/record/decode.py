@@ -1,12 +1,13 @@
 # HOT
 """Decodes record batches into objects: for the client, the command line and the cleaner.
 
-It reads batches as brokers store them, including control batches and the gaps after compaction. The
-caller sees each batch first, and filters aborted transactions and earlier offsets.
+It reads batches as brokers store them, including control batches and gaps after compaction. The
+caller receives the batches, skips those of aborted transactions and of earlier offsets, and decodes
+the records of the others.
 
 1. A batch that is cut off at the end of the data is ignored. Any other invalid data raises
    CORRUPT_MESSAGE with the offset.
-2. No memory is allocated for a number that a batch states.
+2. The memory that is allocated does not depend on a length or count in a batch.
 """
 
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from headrace.record.batch import (
     LOG_APPEND_TIME,
     Batch,
     batch_end,
+    incomplete_records,
     read_batch,
     read_varint,
     read_varlong,
@@ -82,7 +84,7 @@ class Record:
 def read_batches(
     data: bytes, at: int = 0, end: int | None = None, check_crc: bool = True
 ) -> Iterator[Batch]:
-    """Yield all complete batches in data[at:end], with checked headers."""
+    """Yield all complete batches in data[at:end], after checking their headers."""
     position: i64 = at
     limit: i64 = len(data) if end is None else end
     while True:
@@ -93,10 +95,10 @@ def read_batches(
         position = stop
 
 
-def whole_batches(data: bytes, at: i64, end: i64, offset: i64) -> tuple[i64, i64]:
-    """The end of the last complete batch in data[at:end], and the offset after it.
+def complete_batches(data: bytes, at: i64, end: i64, offset: i64) -> tuple[i64, i64]:
+    """The position after the last complete batch in data[at:end], and the offset after it.
 
-    Headers are not validated. Without a complete batch, `offset` is returned.
+    The offset is never below `offset`. Headers are not validated.
     """
     while True:
         stop = batch_end(data, at, end)
@@ -112,7 +114,7 @@ def whole_batches(data: bytes, at: i64, end: i64, offset: i64) -> tuple[i64, i64
 
 
 def plain_payload(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> tuple[bytes, int, int]:
-    """The uncompressed records: a buffer, and their start and end in it."""
+    """A buffer with the uncompressed records, and their start and end in it."""
     if batch.codec() == 0:
         return batch.frame, batch.start + HEADER_SIZE, batch.end
     if batch.record_count == 0:
@@ -122,7 +124,7 @@ def plain_payload(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> tuple[
 
 
 def read_records(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> list[Record]:
-    """The records of a batch; for a control batch, its markers."""
+    """The records of a batch. The records of a control batch are markers."""
     payload, at, end = plain_payload(batch, size_max)
     return records_in(batch, payload, at, end)
 
@@ -130,11 +132,11 @@ def read_records(batch: Batch, size_max: int = DECOMPRESSED_SIZE_MAX) -> list[Re
 def records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]:
     """The records in payload[at:end], the uncompressed payload of this batch."""
     if at < 0 or end > len(payload):
-        raise _cut_off(batch)
+        raise incomplete_records(batch)
     try:
         return _records_in(batch, payload, at, end)
     except IndexError:
-        raise _cut_off(batch) from None
+        raise incomplete_records(batch) from None
 
 
 def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]:
@@ -152,7 +154,7 @@ def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]
         number, at = read_varint(payload, at)
         stop = at + number
         if number < 0 or stop > end:
-            raise _cut_off(batch)
+            raise incomplete_records(batch)
         number, at = read_varlong(payload, at + 1)
         if not appended:
             if base_fits and -_SUMMAND_MAX < number < _SUMMAND_MAX:
@@ -176,21 +178,21 @@ def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]
         else:
             headers, at = _headers(payload, at, stop)
         if at != stop:
-            raise _cut_off(batch)
+            raise incomplete_records(batch)
         records.append(Record(base_offset + delta, timestamp, timestamp_type, key, value, headers))
         remaining -= 1
     if at != end:
-        raise _cut_off(batch)
+        raise incomplete_records(batch)
     return records
 
 
 def _java_sum(left: int, right: int) -> int:
-    """Add with 64-bit overflow: Kafka stores such timestamps, and its clients show them wrapped."""
+    """Add with the overflow of 64-bit numbers, as Java clients compute such timestamps."""
     return (left + right + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _headers(payload: bytes, at: i64, stop: i64) -> tuple[RecordHeaders, i64]:
-    """Keys are UTF-8; invalid bytes become replacement characters, as in Java."""
+    """Read the headers of a record. Invalid UTF-8 in keys is replaced, as in Java."""
     count, at = read_varint(payload, at)
     headers: list[tuple[str, bytes | None]] = []
     number: i64 = 0
@@ -208,18 +210,10 @@ def _headers(payload: bytes, at: i64, stop: i64) -> tuple[RecordHeaders, i64]:
 
 
 def control_type(batch: Batch) -> int:
-    """The type of a control batch: CONTROL_ABORT, CONTROL_COMMIT or another; -1 if empty."""
+    """The type of a control batch: CONTROL_ABORT, CONTROL_COMMIT or another; -1 if it is empty."""
     if batch.record_count == 0:
         return NO_CONTROL_TYPE
     key = read_records(batch)[0].key
     if key is None or len(key) < 4:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "A control record has no type.")
     return read_i16_be(key, 2)
-
-
-def _cut_off(batch: Batch) -> ApiError:
-    return ApiError(
-        ErrorCode.CORRUPT_MESSAGE,
-        f"The batch at offset {batch.base_offset} does not consist of exactly "
-        f"{batch.record_count} complete records.",
-    )

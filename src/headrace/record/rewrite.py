@@ -1,7 +1,7 @@
-"""Changes valid batches: append time, another codec, fewer records.
+"""Changes valid batches: sets the append time, changes the codec, or removes records.
 
 A change keeps offsets, leader epoch, producer and sequence. The bytes of a record change only if
-necessary. Callers decide which change applies and which records are removed.
+necessary.
 
 1. The given batch is not changed. The result has its own frame, or is the same object if nothing
    changed.
@@ -26,7 +26,7 @@ from headrace.record.decode import Record, plain_payload, records_in
 
 
 def with_append_time(batch: Batch, now_ms: int) -> Batch:
-    """Set the broker's time: it is then the timestamp of all records (LogAppendTime)."""
+    """Set the broker's time, which is then the timestamp of all records (LogAppendTime)."""
     stamped = Batch(batch.frame, batch.start, batch.end)
     stamped.stamp(batch.attributes | LOG_APPEND_TIME, now_ms)
     stamped.min_timestamp = now_ms
@@ -41,7 +41,7 @@ def recompressed(
     level: int | None = None,
     size_max: int = DECOMPRESSED_SIZE_MAX,
 ) -> Batch:
-    """The same records with another codec. `payload` is the uncompressed payload, if known."""
+    """The batch with another codec. `payload` is its uncompressed payload, if known."""
     if batch.codec() == codec:
         return batch
     if payload is None:
@@ -66,12 +66,11 @@ def filtered(
     delete_horizon_ms: int | None = None,
     size_max: int = DECOMPRESSED_SIZE_MAX,
 ) -> Batch:
-    """The batch without the records that `keep` rejects, as Kafka's cleaner stores it.
+    """The batch without the records that `keep` rejects, in the form of Kafka's cleaner.
 
-    If no record is kept, the result is only a header (`emptied`), which the caller can drop.
-    `delete_horizon_ms` is the time from which kept tombstones, or the marker of a control batch,
-    can be removed. It is stored as the base timestamp (KIP-534), and an existing horizon is not
-    changed.
+    If no record is kept, the result is only a header (see `emptied`), which the caller can drop.
+    From `delete_horizon_ms` on, tombstones that are kept now, or the marker of a control batch, can
+    be removed. This time is stored as the base timestamp (KIP-534). An existing one is not changed.
     """
     payload, at, end = plain_payload(batch, size_max)
     records = records_in(batch, payload, at, end)
@@ -88,7 +87,7 @@ def filtered(
     attributes = int(batch.attributes)
     base_timestamp = int(batch.base_timestamp)
     if horizon is not None:
-        pieces = [_moved(piece, base_timestamp - horizon) for piece in pieces]
+        pieces = [_with_time_shift(piece, base_timestamp - horizon) for piece in pieces]
         attributes |= DELETE_HORIZON
         base_timestamp = horizon
     return _with_payload(
@@ -102,7 +101,7 @@ def filtered(
 
 
 def emptied(batch: Batch) -> Batch:
-    """Only the header, which has the last sequence of a producer without remaining records."""
+    """The batch without records. Its header still has the last sequence of its producer."""
     return _with_payload(
         batch,
         b"",
@@ -124,8 +123,8 @@ def _record_frames(payload: bytes, at: int, kept: list[bool]) -> list[bytes]:
     return frames
 
 
-def _moved(frame: bytes, shift: int) -> bytes:
-    """The same record, with its timestamp delta relative to another base."""
+def _with_time_shift(frame: bytes, shift: int) -> bytes:
+    """The record with a timestamp delta that is larger by `shift`."""
     _, body = read_varint(frame, 0)
     delta, rest = read_varlong(frame, body + 1)
     moved = frame[body : body + 1] + encode_varint(delta + shift) + frame[rest:]

@@ -1,8 +1,8 @@
 # HOT
 """Encodes rows of columns into records for bulk writers, without an object per record.
 
-Owns the encoding of a row and the choice of its partition. The caller sends the payloads. Columns
-are buffers; ends are 32-bit numbers, little-endian.
+Owns the encoding of a row, and the choice of its partition. The caller sends the payloads. Numbers
+in the buffers of columns have 32 bits and are little-endian.
 
 1. A row with a partition number is written to that partition. A row with a key is written to the
    partition that Java's producer chooses. Other rows are written to the sticky partition, which
@@ -50,20 +50,20 @@ def murmur2(data: bytes, start: i64, end: i64) -> i64:
 
 @final
 class Column:
-    """Concatenated values with their end positions; values can be missing."""
+    """Concatenated values, and their end positions. A value can be missing."""
 
     __slots__ = ("data", "ends", "presence")
 
     def __init__(self, ends: bytes, data: bytes, presence: bytes) -> None:
         self.ends: bytes = ends
-        """One number more than values: the first is the start of the first value."""
+        """The start of the first value, then the end of each value."""
         self.data: bytes = data
         self.presence: bytes = presence
         """One byte per value, 0 if it is missing; empty if none is missing."""
 
 
 @final
-class _Open:
+class _OpenBatch:
     """The open batch of one partition."""
 
     __slots__ = ("count", "writer")
@@ -75,16 +75,16 @@ class _Open:
 
 @final
 class RowEncoder:
-    """Collects the rows for one topic; `take` returns full payloads."""
+    """Collects the rows for one topic. `take` returns the payloads of full batches."""
 
-    __slots__ = ("_bytes_max", "_full", "_open", "_sticky", "_turn")
+    __slots__ = ("_bytes_max", "_full_payloads", "_open_batches", "_sticky", "_sticky_index")
 
     def __init__(self, partition_count: int, sticky: list[int], bytes_max: int) -> None:
-        """`sticky` are the partitions for rows without a key, used in turn."""
-        self._open: list[_Open] = [_Open() for _ in range(partition_count)]
-        self._full: list[tuple[int, bytes, int]] = []
+        """`sticky` are the partitions for rows without a key. Each in turn gets one batch."""
+        self._open_batches: list[_OpenBatch] = [_OpenBatch() for _ in range(partition_count)]
+        self._full_payloads: list[tuple[int, bytes, int]] = []
         self._sticky: list[int] = sticky
-        self._turn: i64 = 0
+        self._sticky_index: i64 = 0
         self._bytes_max: i64 = bytes_max
 
     def append(
@@ -95,11 +95,13 @@ class RowEncoder:
         values: Column,
         headers: list[bytes],
     ) -> None:
-        """Add rows. `partitions` are 32-bit numbers, negative for none; empty if no row has one.
+        """Add rows.
 
-        `headers` are encoded, with their count; empty if no row has any.
+        `partitions` has a 32-bit number per row, negative if the row has no partition. It is empty
+        if no row has one. `headers` has the encoded headers of each row, with their count. It is
+        empty if no row has headers.
         """
-        count = i64(len(self._open))
+        count = i64(len(self._open_batches))
         index: i64 = 0
         partition: i64 = 0
         while index < rows:
@@ -117,7 +119,7 @@ class RowEncoder:
                 if key_end >= 0 and keys is not None:
                     partition = (murmur2(keys.data, key_start, key_end) & 0x7FFFFFFF) % count
                 else:
-                    partition = self._sticky[self._turn]
+                    partition = self._sticky[self._sticky_index]
             key_data = keys.data if keys is not None else b""
             self._put(partition, key_data, key_start, key_end, values, index, headers)
             index += 1
@@ -140,21 +142,21 @@ class RowEncoder:
         key_size: i64 = key_end - key_start
         value_size: i64 = value_end - value_start
         header = headers[index] if len(headers) > 0 else b"\x00"
-        gathered = self._open[partition]
-        size = 2 + varint_size(gathered.count) + i64(len(header))
+        batch = self._open_batches[partition]
+        size = 2 + varint_size(batch.count) + i64(len(header))
         size += varint_size(key_size) + varint_size(value_size)
         if key_size > 0:
             size += key_size
         if value_size > 0:
             size += value_size
-        if gathered.count > 0 and len(gathered.writer) + size + 5 > self._bytes_max:
-            size -= varint_size(gathered.count) - 1
-            gathered = self._close(partition)
-        writer = gathered.writer
+        if batch.count > 0 and len(batch.writer) + size + 5 > self._bytes_max:
+            size -= varint_size(batch.count) - 1
+            batch = self._close(partition)
+        writer = batch.writer
         put_varint(writer, size)
         writer.append(0)
         writer.append(0)
-        put_varint(writer, gathered.count)
+        put_varint(writer, batch.count)
         put_varint(writer, key_size)
         if key_size > 0:
             writer.write(key_data[key_start:key_end])
@@ -162,24 +164,24 @@ class RowEncoder:
         if value_size > 0:
             writer.write(values.data[value_start:value_end])
         writer.write(header)
-        gathered.count += 1
+        batch.count += 1
 
-    def _close(self, partition: i64) -> _Open:
-        gathered = self._open[partition]
-        self._full.append((int(partition), gathered.writer.getvalue(), int(gathered.count)))
-        opened = _Open()
-        self._open[partition] = opened
-        if self._sticky[self._turn] == partition:
-            self._turn = (self._turn + 1) % i64(len(self._sticky))
+    def _close(self, partition: i64) -> _OpenBatch:
+        batch = self._open_batches[partition]
+        self._full_payloads.append((int(partition), batch.writer.getvalue(), int(batch.count)))
+        opened = _OpenBatch()
+        self._open_batches[partition] = opened
+        if self._sticky[self._sticky_index] == partition:
+            self._sticky_index = (self._sticky_index + 1) % i64(len(self._sticky))
         return opened
 
     def take(self, everything: bool) -> list[tuple[int, bytes, int]]:
-        """Partition, payload and record count of full batches, or of all batches."""
+        """Partition, payload and record count of the full batches; of all with `everything`."""
         partition: i64 = 0
-        while everything and partition < len(self._open):
-            if self._open[partition].count > 0:
+        while everything and partition < len(self._open_batches):
+            if self._open_batches[partition].count > 0:
                 self._close(partition)
             partition += 1
-        full = self._full
-        self._full = []
+        full = self._full_payloads
+        self._full_payloads = []
         return full

@@ -1,7 +1,7 @@
 # HOT
-"""Writes zigzag varints, as used in records, and computes their sizes.
+"""Writes the zigzag varints of records, and computes their sizes.
 
-For numbers of at most 63 bits, without allocating an object; batch.py reads them.
+For numbers of at most 63 bits, without creating an object. `batch` reads varints.
 """
 
 from librt.strings import BytesWriter

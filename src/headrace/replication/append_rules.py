@@ -13,8 +13,8 @@ from headrace.record.batch import (
     HEADER_SIZE,
     NO_TIMESTAMP,
     Batch,
-    records_outside,
-    walk_batch,
+    records_with_wrong_time,
+    validate_records,
 )
 
 DECOMPRESSED_ON_LOOP_BYTES_MAX: Final = 1024 * 1024
@@ -36,8 +36,8 @@ class AppendRules:
         self.min_insync_replicas: i64 = config.min_insync_replicas
         self.keys_required = config.compacts
         self.stamps_append_time = config.uses_log_append_time
-        self.ahead_ms_max: i64 = config.message_timestamp_after_max_ms
-        self.behind_ms_max: i64 = config.message_timestamp_before_max_ms
+        self.after_ms_max: i64 = config.message_timestamp_after_max_ms
+        self.before_ms_max: i64 = config.message_timestamp_before_max_ms
         self.codec: i64 = config.compression_codec
         self.level = config.compression_level
 
@@ -49,12 +49,14 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64
     """
     payload: bytes | None = None
     if batch.codec() == 0:
-        walk_batch(batch, batch.frame, batch.start + HEADER_SIZE, batch.end, rules.keys_required)
+        validate_records(
+            batch, batch.frame, batch.start + HEADER_SIZE, batch.end, rules.keys_required
+        )
     else:
         from headrace.record.compression import decompress
 
         payload = decompress(batch.codec(), batch.payload(), unfolded_bytes_max)
-        walk_batch(batch, payload, 0, len(payload), rules.keys_required)
+        validate_records(batch, payload, 0, len(payload), rules.keys_required)
     if rules.stamps_append_time:
         from headrace.record.rewrite import with_append_time
 
@@ -82,20 +84,20 @@ def needs_recompression(batch: Batch, rules: AppendRules) -> bool:
 
 def _check_timestamps(batch: Batch, payload: bytes | None, rules: AppendRules, now_ms: i64) -> None:
     """Reject timestamps far from the clock: they would delay deletion by time, or cause it."""
-    if batch.max_timestamp - now_ms > rules.ahead_ms_max:
+    if batch.max_timestamp - now_ms > rules.after_ms_max:
         raise RecordError(
             ErrorCode.INVALID_TIMESTAMP,
             _beyond(batch, payload, rules, now_ms),
             f"Timestamp {batch.max_timestamp} is ahead of the broker's clock by more than "
-            f"message.timestamp.after.max.ms, {rules.ahead_ms_max}.",
+            f"message.timestamp.after.max.ms, {rules.after_ms_max}.",
         )
     # A record without a timestamp (-1) has no age.
-    if batch.min_timestamp != NO_TIMESTAMP and now_ms - batch.min_timestamp > rules.behind_ms_max:
+    if batch.min_timestamp != NO_TIMESTAMP and now_ms - batch.min_timestamp > rules.before_ms_max:
         raise RecordError(
             ErrorCode.INVALID_TIMESTAMP,
             _beyond(batch, payload, rules, now_ms),
             f"Timestamp {batch.min_timestamp} is behind the broker's clock by more than "
-            f"message.timestamp.before.max.ms, {rules.behind_ms_max}.",
+            f"message.timestamp.before.max.ms, {rules.before_ms_max}.",
         )
 
 
@@ -104,4 +106,6 @@ def _beyond(batch: Batch, payload: bytes | None, rules: AppendRules, now_ms: i64
     if payload is None:
         payload = batch.frame
         at = batch.start + HEADER_SIZE
-    return records_outside(batch, payload, at, rules.behind_ms_max, rules.ahead_ms_max, now_ms)
+    return records_with_wrong_time(
+        batch, payload, at, rules.before_ms_max, rules.after_ms_max, now_ms
+    )

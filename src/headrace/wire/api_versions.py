@@ -3,7 +3,7 @@
 It uses only the table of APIs, so that a broker responds before kio is loaded. Property tests
 compare it with kio.
 
-1. The response header has version 0 in every version.
+1. The response header has version 0 in every version of the API.
 2. A request of an unsupported version is not parsed. The response has the body of version 0,
    error 35 and the supported range of ApiVersions, so that the client retries with a lower version.
 3. The response has no features, neither supported nor finalized. A feature with minimum version 0
@@ -22,7 +22,7 @@ from headrace.wire.cursor import Cursor, MalformedRequest
 from headrace.wire.header import write_response_header
 from headrace.wire.writer import put_uvarint
 
-_THROTTLED_SINCE = 1
+_THROTTLE_SINCE = 1
 _RANGE = Struct(">hhh")
 _NO_THROTTLE_MS = bytes(4)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -33,14 +33,14 @@ def respond_api_versions(version: int, correlation_id: int, frame: bytes, body_a
     api = APIS[API_VERSIONS]
     if not api.serves(version):
         version, body = 0, _body(0, ErrorCode.UNSUPPORTED_VERSION)
-    elif api.is_flexible(version) and not _is_software_named(frame, body_at):
+    elif api.is_flexible(version) and not _is_software_valid(frame, body_at):
         body = _body(version, ErrorCode.INVALID_REQUEST)
     else:
         body = _body(version, ErrorCode.NONE)
     return bytes(write_response_header(api, version, correlation_id)) + body
 
 
-def _is_software_named(frame: bytes, body_at: int) -> bool:
+def _is_software_valid(frame: bytes, body_at: int) -> bool:
     """Whether name and version of the client software are valid (KIP-511)."""
     cursor = Cursor(frame, body_at, len(frame))
     name, version = cursor.string(flexible=True), cursor.string(flexible=True)
@@ -69,6 +69,7 @@ def _ranges_with(error: ErrorCode) -> list[Api]:
 
 
 def encode_ranges(version: int, error: ErrorCode, ranges: Iterable[Api]) -> bytes:
+    """The body of a response with the version ranges of these APIs."""
     flexible = APIS[API_VERSIONS].is_flexible(version)
     rows = [_RANGE.pack(api.key, api.version_min, api.version_max) for api in ranges]
     out = bytearray(error.to_bytes(2, "big", signed=True))
@@ -80,7 +81,7 @@ def encode_ranges(version: int, error: ErrorCode, ranges: Iterable[Api]) -> byte
         out += row
         if flexible:
             out.append(0)
-    if version >= _THROTTLED_SINCE:
+    if version >= _THROTTLE_SINCE:
         out += _NO_THROTTLE_MS
     if flexible:
         out.append(0)

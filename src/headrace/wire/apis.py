@@ -16,11 +16,12 @@ class Api(NamedTuple):
     version_max: int
     flexible_since: int
     schema: str
-    """The name of the schema package in kio and of the module in `handlers`."""
+    """The name of the package in kio, and of the module in `handlers`."""
     is_internal: bool = False
     """Served only on the listener for brokers, and not advertised."""
 
     def serves(self, version: int) -> bool:
+        """Whether the broker processes requests of this version."""
         lowest = PRODUCE_VERSION_SERVED_MIN if self.key == PRODUCE else self.version_min
         return lowest <= version <= self.version_max
 
@@ -84,6 +85,7 @@ LIST_CONFIG_RESOURCES: Final = 74
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
 PRODUCE_VERSION_SERVED_MIN: Final = 3
+"""Lower versions of Produce are advertised, but rejected."""
 
 _ROWS = (
     # Produce 0 to 2 use message formats from before 2017 and are rejected. They are advertised,
@@ -92,7 +94,7 @@ _ROWS = (
     Api(FETCH, "Fetch", 4, 18, 12, "fetch"),
     Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6, "list_offsets"),
     Api(METADATA, "Metadata", 0, 13, 9, "metadata"),
-    # Version 10 of these two identifies topics by id only. Clients work without it.
+    # Version 10 of the following two APIs identifies topics by id only.
     Api(OFFSET_COMMIT, "OffsetCommit", 2, 10, 8, "offset_commit"),
     Api(OFFSET_FETCH, "OffsetFetch", 1, 10, 6, "offset_fetch"),
     # librdkafka compresses with lz4 only if this API is advertised.
@@ -104,13 +106,13 @@ _ROWS = (
     Api(SYNC_GROUP, "SyncGroup", 0, 5, 4, "sync_group"),
     Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5, "describe_groups"),
     Api(LIST_GROUPS, "ListGroups", 0, 5, 3, "list_groups"),
-    # As in Kafka, listeners without SASL advertise this API and SaslAuthenticate, too.
+    # As in Kafka, listeners without SASL also advertise this API and SaslAuthenticate.
     Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, 2, "sasl_handshake"),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, "api_versions"),
     Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5, "create_topics"),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4, "delete_topics"),
     Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2, "delete_records"),
-    # kio also has version 6: two-phase commit (KIP-939), which is unstable in Kafka.
+    # kio also has version 6, for two-phase commit (KIP-939). It is unstable in Kafka.
     Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2, "init_producer_id"),
     Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4, "offset_for_leader_epoch"),
     Api(DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2, "describe_acls"),

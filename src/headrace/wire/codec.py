@@ -1,11 +1,11 @@
-"""Codec of requests and responses of all APIs. Brokers use faster codecs for Produce, Fetch and
-OffsetCommit.
+"""Codec of the requests and responses of all APIs.
 
 It converts between frames without their length and dicts with Kafka's field names (`error_code`,
-`timeout_ms`). Numbers are ints; a zero UUID is None.
+`timeout_ms`). Numbers are ints; a zero UUID is None. Brokers have faster codecs for Produce, Fetch
+and OffsetCommit.
 
-1. Fields that a version lacks are dropped; missing fields have their default. So one response of
-   a handler serves all versions.
+1. A field that a version does not have is dropped. A missing field has its default. So one response
+   of a handler serves all versions.
 2. Decoding any bytes returns a message or raises MalformedRequest (reader.py).
 3. The schema of a version is loaded at its first use.
 """
@@ -41,7 +41,7 @@ RESPONSE_ITEMS_MAX = 20_000_000
 
 
 def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
-    """The body that begins at `at`; bytes after it are ignored."""
+    """The body that begins at `at`. Bytes after the body are ignored."""
     cursor = Cursor(frame, at, len(frame))
     message: Message = _reader(api_key, version, "request")(cursor, Budget(REQUEST_ITEMS_MAX))
     return message
@@ -89,7 +89,7 @@ def decode_response_body(api_key: int, version: int, data: bytes, at: int, end: 
 
 
 def preload(api_key: int, version: int) -> None:
-    """Load the schemas of a version: 10 to 30 ms each."""
+    """Load the schemas of a version now. Each takes 10 to 30 ms."""
     _reader(api_key, version, "request")
     _writer(api_key, version, "response")
 

@@ -1,8 +1,8 @@
 """Codec of the data that members of classic groups exchange: subscriptions and assignments.
 
-Clients write it. The broker parses it to keep offsets of subscribed topics from expiring, and to
-convert groups between the protocols. New versions only append fields, so the known fields of newer
-clients can be read.
+Clients write this data. The broker reads it to find the subscribed topics, whose offsets do not
+expire, and to convert groups between the protocols. A new version only appends fields, so the
+broker can read the known fields of newer clients.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +52,7 @@ def read_subscription(raw: bytes) -> Subscription | None:
 
 
 def write_subscription(subscription: Subscription) -> bytes:
-    """The latest version of the format."""
+    """Encode a subscription in the latest version of the format."""
     rack_id = subscription.rack_id
     return b"".join(
         (
@@ -68,7 +68,7 @@ def write_subscription(subscription: Subscription) -> bytes:
 
 
 def read_assignment(raw: bytes) -> Partitions | None:
-    """A member's partitions by topic; None if the bytes are invalid."""
+    """The partitions of a member, by topic; None if the bytes are invalid."""
     if not raw:
         return ()
     cursor = Cursor(raw, 0, len(raw))
@@ -80,13 +80,13 @@ def read_assignment(raw: bytes) -> Partitions | None:
 
 
 def write_assignment(version: int, partitions: Mapping[str, Iterable[int]]) -> bytes:
-    """An assignment in a version that the member can read."""
+    """Encode an assignment in this version, or in the latest one if that is lower."""
     head = _SHORT.pack(min(version, _VERSION_MAX))
     return b"".join((head, _partitions(partitions), _INT.pack(-1)))
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics of all members; None if the metadata of one is invalid."""
+    """The topics of all members; None if the metadata of one member is invalid."""
     topics: set[str] = set()
     try:
         for raw in metadata:
@@ -99,7 +99,7 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def _generation_of(user_data: bytes) -> int:
-    """Sticky assignors before version 2 store the generation in their user data."""
+    """The generation in the user data, in which older sticky assignors store it."""
     return int(_INT.unpack_from(user_data)[0]) if len(user_data) == _INT.size else NO_GENERATION
 
 

@@ -1,7 +1,7 @@
 """A bounds-checked reader of one frame in a buffer.  # HOT
 
-It never reads beyond the end of the frame and never allocates memory for a count that the frame
-states. It raises MalformedRequest for bytes that violate the protocol.
+It never reads beyond the end of the frame. The memory that it allocates does not depend on a count
+in the frame. It raises MalformedRequest for bytes that violate the protocol.
 """
 
 from typing import Final, final
@@ -13,7 +13,7 @@ TAGGED_FIELDS_MAX: Final = 100_000
 """The limit of tagged fields per frame. Replicas send one for each partition (KIP-858)."""
 
 REQUEST_ITEMS_MAX: Final = 50_000
-"""The limit of array items per request: 100 MB of empty names would take minutes to process."""
+"""The limit of array items per request. 100 MB of empty names would take minutes to process."""
 
 _UNLIMITED: Final = 1 << 62
 
@@ -33,7 +33,7 @@ class Cursor:
         self.tags_left: i64 = TAGGED_FIELDS_MAX
 
     def take(self, size: i64) -> i64:
-        """Skip `size` bytes and return the position of the first."""
+        """Skip `size` bytes. Returns the position of the first one."""
         start: i64 = self.at
         if size < 0 or size > self.end - start:
             raise MalformedRequest("a field exceeds its frame")
@@ -71,7 +71,7 @@ class Cursor:
         raise MalformedRequest("a varint is longer than 32 bits")
 
     def count(self, flexible: bool, item_size_min: i64) -> i64:
-        """The length of an array, or -1 for null; rejected if the frame is too short for it."""
+        """The number of items of an array; -1 for null. Raises if the frame is too short."""
         count: i64 = self.uvarint() - 1 if flexible else self.read_i32()
         if count < -1 or count * item_size_min > self.end - self.at:
             raise MalformedRequest("the size of an array exceeds its frame")
@@ -82,11 +82,11 @@ class Cursor:
         return count
 
     def bytes_range(self, flexible: bool) -> i64:
-        """The size of a bytes field, or -1 for null; the caller takes the bytes."""
+        """The size of a bytes field; -1 for null. The caller then takes the bytes."""
         return self.uvarint() - 1 if flexible else self.read_i32()
 
     def string(self, flexible: bool) -> bytes | None:
-        """A string as its bytes: it is compared, not decoded."""
+        """The bytes of a string, which are not decoded; None for null."""
         size: i64 = self.uvarint() - 1 if flexible else self.read_i16()
         if size == -1:
             return None

@@ -1,7 +1,8 @@
 """The broker's codec of Fetch, versions 4 to 18.  # HOT
 
 A response is a sequence of bytes and slices of segment files. The kernel sends the slices; Python
-does not read them. Property tests compare both directions with kio.
+does not read them. The key of a topic is the bytes of its name, or since version 13 the 16 bytes of
+its id. Property tests compare both directions with kio.
 """
 
 from typing import Final, final
@@ -60,7 +61,7 @@ class FetchRequest:
 
 @final
 class FetchResult:
-    """One partition of a response; `records` is a slice that the server sends."""
+    """One partition of a response. `records` is bytes, or a slice that the server sends."""
 
     def __init__(self, key: bytes, index: i64) -> None:
         self.key = key
@@ -76,7 +77,7 @@ class FetchResult:
         self.records: object | None = None
         self.size: i64 = 0
         self.record_count: i64 = 0
-        """The records, if the client has a quota for them; else 0."""
+        """The number of records, if the client has a quota for records; else 0."""
 
 
 def read_fetch(data: bytes, at: i64, end: i64, version: i64) -> FetchRequest:
@@ -172,10 +173,7 @@ def write_fetch_response(
     results: list[FetchResult],
     throttle_ms: i64,
 ) -> list[object]:
-    """The frame as a list of bytes and slices, in order.
-
-    The caller keeps the order of the request, so the results of one topic are adjacent.
-    """
+    """The frame as a list of bytes and slices, in order. Results of one topic must be adjacent."""
     flexible = version >= FLEXIBLE_SINCE
     out = begin_response(correlation_id, flexible)
     put_i32(out, throttle_ms)
@@ -185,8 +183,8 @@ def write_fetch_response(
     pieces: list[object] = []
     file_bytes: i64 = 0
     first: BytesWriter | None = None
-    """The first element, which contains the length: it is written last."""
-    put_count(out, _topics(results), flexible)
+    """The first element. It contains the length, so it is completed last."""
+    put_count(out, _topic_count(results), flexible)
     at: i64 = 0
     total: i64 = len(results)
     while at < total:
@@ -218,16 +216,16 @@ def write_fetch_response(
     if first is None:
         return [finish_frame(out, 0)]
     tail = out.getvalue()
-    middle: i64 = len(tail)
+    bytes_after_first: i64 = len(tail) + file_bytes
     for piece in pieces:
         if isinstance(piece, bytes):
-            middle += len(piece)
-    pieces[0] = finish_frame(first, file_bytes + middle)
+            bytes_after_first += len(piece)
+    pieces[0] = finish_frame(first, bytes_after_first)
     pieces.append(tail)
     return pieces
 
 
-def _topics(results: list[FetchResult]) -> i64:
+def _topic_count(results: list[FetchResult]) -> i64:
     count: i64 = 0
     at: i64 = 0
     while at < len(results):
@@ -237,6 +235,7 @@ def _topics(results: list[FetchResult]) -> i64:
 
 
 def _topic_end(results: list[FetchResult], at: i64) -> i64:
+    """The index after the last result of the topic of results[at]."""
     key = results[at].key
     end: i64 = at + 1
     while end < len(results) and results[end].key == key:

@@ -2,11 +2,11 @@
 
 Produce, Fetch and OffsetCommit have faster readers.
 
-1. An unknown API key or an unsupported version violates the protocol, because the rest of the frame
-   cannot be parsed. Only ApiVersions gets a response in every version.
-2. The header of an ApiVersions response always has version 0. librdkafka would read one more byte
-   as part of the length.
-3. client_id is a string with an int16 length in header version 2 too.
+1. An unknown API key or an unsupported version is a protocol violation, because the rest of the
+   frame cannot be parsed. Only ApiVersions gets a response for every version.
+2. The header of an ApiVersions response always has version 0. librdkafka would read the additional
+   byte of version 1 as a part of the body.
+3. Header version 2 also has client_id as a string with an int16 length.
 """
 
 from struct import Struct
@@ -48,7 +48,7 @@ def read_header(frame: bytes, at: int = 0) -> RequestHeader:
 
 def _read_client_id(cursor: Cursor) -> str | None:
     raw = cursor.string(flexible=False)
-    # As in Kafka: a client whose locale is not UTF-8 can send other bytes.
+    # As in Kafka. A client whose locale is not UTF-8 can send other bytes.
     return None if raw is None else raw.decode(errors="replace")
 
 

@@ -46,7 +46,7 @@ class CommitPartition:
 @final
 class CommitTopic:
     def __init__(self, name: str, partitions: list[CommitPartition], topic_id: bytes = b"") -> None:
-        """With a topic id, the handler sets the name."""
+        """`name` is empty if the request has a topic id. The handler then sets it."""
         self.name = name
         self.partitions = partitions
         self.topic_id = topic_id
@@ -63,7 +63,7 @@ class CommitRequest:
         version: i64 = NEWEST,
         retention_ms: i64 = NO_RETENTION,
     ) -> None:
-        """A commit with a group id only comes from a consumer that is not a member."""
+        """The defaults are those of a consumer that is not a member of the group."""
         self.group_id = group_id
         self.member_id = member_id
         self.instance_id = instance_id

@@ -1,8 +1,8 @@
 """The broker's codec of Produce, versions 3 to 13.  # HOT
 
 kio's writer takes more time than the rest of a small request. Property tests compare both
-directions with kio. A topic's key is the bytes of its name, or from version 13 on the 16 bytes of
-its id. The broker looks it up and copies it to the response.
+directions with kio. The key of a topic is the bytes of its name, or since version 13 the 16 bytes
+of its id. The response repeats this key.
 """
 
 from typing import Final, final
@@ -36,7 +36,8 @@ class ProducePartition:
     def __init__(self, key: bytes, index: i64, start: i64, end: i64) -> None:
         self.key = key
         self.index: i64 = index
-        self.start: i64 = start  # -1: the records were null
+        self.start: i64 = start
+        """-1 if the records are null."""
         self.end: i64 = end
         self.error: i64 = 0
         self.base_offset: i64 = -1
@@ -44,7 +45,8 @@ class ProducePartition:
         self.producer_id: i64 = NOT_STAGED
         self.producer_epoch: i64 = -1
         self.base_sequence: i64 = -1
-        """From the header of the staged batch: an error can occur after the frame is released."""
+        """These three are from the header of the staged batch, for errors that occur after the
+        frame is released."""
         self.append_time_ms: i64 = -1
         self.log_start_offset: i64 = -1
         self.message: str | None = None

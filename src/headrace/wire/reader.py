@@ -3,8 +3,8 @@
 Values are ints, strings, bytes, UUIDs (None for the zero UUID), lists and dicts. The bytes can come
 from a hostile peer.
 
-1. Memory is never allocated for a count that the message states: items are read one by one. All
-   arrays of a message together have at most as many items as its budget.
+1. The memory that is allocated does not depend on a count in the message: items are read one by
+   one. The items of all arrays of a message together are limited by its budget.
 2. Decoding any bytes returns a message or raises MalformedRequest.
 3. Bytes after the last field are not read.
 """
@@ -24,7 +24,7 @@ _ZERO_UUID = bytes(16)
 
 
 class Budget:
-    """The number of array items that a message may still have."""
+    """The number of array items that the rest of a message may have."""
 
     __slots__ = ("items_left",)
 
@@ -96,10 +96,10 @@ def _tags_step(shape: Shape) -> _Step:
             if known is None:
                 continue
             name, read = known
-            inside = Cursor(cursor.data, end - size, end)
-            inside.tags_left = cursor.tags_left
-            message[name] = read(inside, budget)
-            cursor.tags_left = inside.tags_left
+            tag_cursor = Cursor(cursor.data, end - size, end)
+            tag_cursor.tags_left = cursor.tags_left
+            message[name] = read(tag_cursor, budget)
+            cursor.tags_left = tag_cursor.tags_left
 
     return step
 

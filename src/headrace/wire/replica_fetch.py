@@ -1,7 +1,7 @@
 """The follower's codec of Fetch, version 17.  # HOT
 
-Topics are identified by id. The records of a response are not copied: each partition has their
-range in the frame. Property tests compare both directions with kio.
+Topics are identified by id. The records of a response are not copied: each partition refers to a
+range of the frame. Property tests compare both directions with kio.
 """
 
 from typing import Final, final
@@ -22,7 +22,7 @@ _PART_SIZE_MIN: Final = 35
 
 @final
 class ReplicaFetchRequest:
-    """A writer of requests: the constant fields, and the current frame."""
+    """Writes requests, one at a time. The constructor gets the fields that are always the same."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ReplicaFetchRequest:
         self._out = BytesWriter()
 
     def begin(self, session_id: i64, session_epoch: i64, topics: i64) -> None:
-        """Begin a frame. The caller then writes that many topics, then the forgotten ones."""
+        """Begin a frame. The caller then writes this number of topics, and calls `forget`."""
         out = BytesWriter()
         put_i16(out, API_KEY)
         put_i16(out, VERSION)
@@ -60,7 +60,7 @@ class ReplicaFetchRequest:
         self._out = out
 
     def topic(self, topic_id: bytes, partitions: i64) -> None:
-        """Begin a topic. The caller then writes that many partitions, then calls `end_topic`."""
+        """Begin a topic. The caller then writes its partitions, and calls `end_topic`."""
         self._out.write(topic_id)
         put_uvarint(self._out, partitions + 1)
 
@@ -86,7 +86,7 @@ class ReplicaFetchRequest:
         self._out.append(0)
 
     def forget(self, topics: dict[bytes, dict[int, None]]) -> None:
-        """Write the partitions that leave the fetch session; the list can be empty."""
+        """Write the partitions that leave the fetch session, by topic id."""
         out = self._out
         put_uvarint(out, len(topics) + 1)
         for topic_id, indexes in topics.items():
@@ -111,7 +111,7 @@ class ReplicaFetchRequest:
 
 @final
 class FetchedPartition:
-    """One partition of a response; its records are data[start:end] of the frame."""
+    """One partition of a response. Its records are at frame[start:end]. `key` is the topic id."""
 
     def __init__(self, key: bytes, index: i64) -> None:
         self.key = key

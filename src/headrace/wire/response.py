@@ -1,4 +1,4 @@
-"""Writes parts of responses that the hot codecs share.  # HOT"""
+"""Writes the parts of responses that the codecs of hot APIs share.  # HOT"""
 
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64, u8
@@ -47,9 +47,9 @@ def put_nullable_string(out: BytesWriter, text: str | None, flexible: bool) -> N
         put_i16(out, -1)
 
 
-def finish_frame(out: BytesWriter, more: i64) -> bytes:
-    """Write the length into its place; `more` bytes follow from files."""
-    size: i64 = len(out) - 4 + more
+def finish_frame(out: BytesWriter, bytes_after: i64) -> bytes:
+    """Write the length of a frame at its start. `bytes_after` more bytes of it follow."""
+    size: i64 = len(out) - 4 + bytes_after
     out[0] = u8((size >> 24) & 0xFF)
     out[1] = u8((size >> 16) & 0xFF)
     out[2] = u8((size >> 8) & 0xFF)
@@ -58,6 +58,7 @@ def finish_frame(out: BytesWriter, more: i64) -> bytes:
 
 
 def begin_response(correlation_id: i64, flexible: bool) -> BytesWriter:
+    """A frame with an empty length and a response header."""
     out = BytesWriter()
     put_i32(out, 0)
     put_i32(out, correlation_id)

@@ -1,7 +1,7 @@
 """The fields of each message version, read from kio's generated classes.
 
-reader.py and writer.py use these schemas. kio's reader never gets bytes of a peer: it allocates
-memory for the count that a message states, so five bytes can end the process.
+`reader` and `writer` use these schemas. kio's own reader never gets the bytes of a peer, because it
+allocates memory for a count in the message. Five bytes could make the process run out of memory.
 
 1. A kio module is imported at the first use of its version.
 2. Field names are Kafka's. Where kio has a timedelta or a datetime, the field ends in _ms and is an
@@ -32,7 +32,7 @@ FIXED_CODES = {
     "int64": "q",
     "float64": "d",
 }
-"""The `struct` codes of types with a fixed size."""
+"""The codes of types with a fixed size, for the module `struct`."""
 
 _ZEROS: dict[str, object] = {
     "string": "",
@@ -63,6 +63,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
+    """The fields of a message, or of a struct in it."""
+
     name: str
     is_flexible: bool
     fields: tuple[Field, ...]
@@ -181,7 +183,7 @@ def _default_of(
 
 
 def _number(value: Any) -> Any:
-    """Convert kio's integers, timedeltas and datetimes to the ints in the frame."""
+    """Convert kio's integers, timedeltas and datetimes to ints as in the frame."""
     if isinstance(value, timedelta):
         return value // timedelta(milliseconds=1)
     if isinstance(value, datetime):

@@ -1,9 +1,9 @@
 """Encodes a dict as a message of any schema.
 
-A value that does not fit its field is a bug of Headrace and raises.
+A value that does not fit its field is a bug of Headrace, and raises an exception.
 
-1. Keys that the schema lacks are dropped, so that one response serves all versions.
-2. Missing fields have their default.
+1. Keys that the schema does not have are dropped, so that one response serves all versions.
+2. A missing field has its default.
 3. A tagged field with its default value is not written.
 """
 
@@ -83,24 +83,24 @@ def _tags_step(shape: Shape) -> Write:
         present = [
             (field.tag or 0, write, message[field.name])
             for field, write in tagged
-            if field.name in message and not _says_default(field, message[field.name])
+            if field.name in message and not _is_default(field, message[field.name])
         ]
         put_uvarint(out, len(present))
         for tag, write, value in present:
-            inside = bytearray()
-            write(inside, value)
+            encoded = bytearray()
+            write(encoded, value)
             put_uvarint(out, tag)
-            put_uvarint(out, len(inside))
-            out += inside
+            put_uvarint(out, len(encoded))
+            out += encoded
 
     return step
 
 
-def _says_default(field: Field, value: Any) -> bool:
+def _is_default(field: Field, value: Any) -> bool:
     if field.is_array:
         return value is None if field.default is None else not value
     if field.struct is not None and value is not None and field.default is not None:
-        return all(value.get(name, said) == said for name, said in field.default.items())
+        return all(value.get(name, default) == default for name, default in field.default.items())
     return bool(value == field.default)
 
 

@@ -13,7 +13,7 @@ from headrace.group.messages import ClassicLimits
 from headrace.group.records import GroupRecord, OffsetKey, OffsetValue, decode_key, decode_value
 from headrace.group.shard_machine import Shard
 from headrace.model.errors import ErrorCode
-from headrace.record.batch import HEADER_SIZE, read_batch, walk_batch
+from headrace.record.batch import HEADER_SIZE, read_batch, validate_records
 from headrace.record.build import BatchBuilder
 from headrace.record.decode import read_records
 from headrace.wire.offset_commit import CommitPartition, CommitRequest, CommitTopic
@@ -61,7 +61,7 @@ def test_a_batch_holds_a_record_of_each_commit_and_leaves_what_applying_them_wou
     if records:
         frame = BatchBuilder.of_encoded(batch.payload(), batch.record_count, WALL_MS).build()
         read = read_batch(frame, 0, len(frame))
-        walk_batch(read, frame, HEADER_SIZE, len(frame), False)
+        validate_records(read, frame, HEADER_SIZE, len(frame), False)
         assert [written(each.key, each.value) for each in read_records(read)] == records
     ours, other = Shard(0, ClassicLimits()), Shard(0, ClassicLimits())
     batch.apply(ours.topic_offsets, base_offset)

@@ -6,7 +6,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from headrace.record.batch import HEADER_SIZE, Batch, crc32c, read_batch, walk_batch
+from headrace.record.batch import HEADER_SIZE, Batch, crc32c, read_batch, validate_records
 from headrace.record.build import NewRecord, build_batch
 from headrace.record.compression import decompress
 
@@ -71,10 +71,10 @@ def admitted(data: bytes, keys_required: bool = False, size_max: int = 1 << 24) 
     """What a broker does with the batch of a client before it stores it."""
     batch = read_batch(data, 0, len(data))
     if batch.codec() == 0:
-        walk_batch(batch, batch.frame, batch.start + HEADER_SIZE, batch.end, keys_required)
+        validate_records(batch, batch.frame, batch.start + HEADER_SIZE, batch.end, keys_required)
     else:
         payload = decompress(batch.codec(), batch.payload(), size_max)
-        walk_batch(batch, payload, 0, len(payload), keys_required)
+        validate_records(batch, payload, 0, len(payload), keys_required)
     return batch
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from headrace.model.errors import ApiError, ErrorCode, RecordError
-from headrace.record.batch import HEADER_SIZE, batch_end, checksum, read_batch, walk_batch
+from headrace.record.batch import HEADER_SIZE, batch_end, checksum, read_batch, validate_records
 from headrace.record.build import (
     CONTROL_COMMIT,
     NewRecord,
@@ -130,7 +130,7 @@ def test_a_range_outside_of_the_frame_is_refused() -> None:
     batch = read_batch(data, 0, len(data))
     for start, end in ((-1, len(data)), (HEADER_SIZE, len(data) + 1)):
         with pytest.raises(ApiError):
-            walk_batch(batch, data, start, end, False)
+            validate_records(batch, data, start, end, False)
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 4, 2, 1, 0, -1, -(2**31)])
@@ -301,7 +301,7 @@ def test_a_record_that_is_not_whole_is_refused(payload: bytes) -> None:
     data = with_records(payload, 1)
     batch = read_batch(data + record() * 3, 0, len(data))
     with pytest.raises(ApiError):
-        walk_batch(batch, batch.frame, HEADER_SIZE, len(data), False)
+        validate_records(batch, batch.frame, HEADER_SIZE, len(data), False)
 
 
 @pytest.mark.parametrize("length", [7, 9, 17])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.client.produce.partitioner import keyed_partition
 from headrace.model.errors import ApiError
-from headrace.record.batch import HEADER_SIZE, read_batch, walk_batch
+from headrace.record.batch import HEADER_SIZE, read_batch, validate_records
 from headrace.record.build import BatchBuilder, encode_headers
 from headrace.record.decode import read_records
 from headrace.record.rows import Column, RowEncoder
@@ -46,7 +46,7 @@ def test_rows_become_the_records_of_sound_batches(
         data = BatchBuilder.of_encoded(payload, count, 1_000).build(4)
         batch = read_batch(data, 0, len(data))
         plain = BatchBuilder.of_encoded(payload, count, 1_000).build()
-        walk_batch(read_batch(plain, 0, len(plain)), plain, HEADER_SIZE, len(plain), False)
+        validate_records(read_batch(plain, 0, len(plain)), plain, HEADER_SIZE, len(plain), False)
         for one in read_records(batch):
             assert one.timestamp == 1_000
             assert list(one.headers) == [] or one.headers[0] in headers

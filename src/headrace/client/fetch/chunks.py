@@ -15,10 +15,10 @@ from headrace.record.batch import Batch
 from headrace.record.build import CONTROL_ABORT
 from headrace.record.decode import (
     LOG_APPENDED,
+    complete_batches,
     control_type,
     read_batches,
     read_records,
-    whole_batches,
 )
 
 
@@ -46,7 +46,7 @@ class Chunk:
         self.aborted = aborted
         """Aborted transactions as (producer id, first offset); None under read_uncommitted."""
         try:
-            self.end, self.next_offset = whole_batches(data, start, end, offset)
+            self.end, self.next_offset = complete_batches(data, start, end, offset)
         except ApiError as error:
             raise corrupt(partition, error) from error
 
