@@ -1,10 +1,11 @@
 """The audit log: one JSON object per line, from the logger headrace.audit.
 
-1. Every line has `time` (UTC), `event`, `principal` and `host`. All text is ASCII, with other
-   characters escaped, so that a client cannot write a line.
+1. Every line has `time` (UTC), `event`, `principal` and `host`. All text is ASCII. Other characters
+   are escaped, so that a client cannot forge a line.
 2. No line contains a password, a credential or a token.
-3. Denials and failed logins are limited to BURST_MAX lines and PER_SECOND_MAX per second after
-   that. The next line then has their number in `suppressed`. Other events are always logged.
+3. Denials and failed logins are limited to BURST_MAX lines, and after that to PER_SECOND_MAX lines
+   per second. The next line then has the number of omitted ones in `suppressed`. Other events are
+   always logged.
 """
 
 import json
@@ -19,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def add_handler(handler: logging.Handler) -> None:
-    """Write the audit log there, and no longer to the log of the broker."""
+    """Write the audit log to this handler, and no longer to the log of the broker."""
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)
     _log.propagate = False
@@ -36,8 +37,8 @@ class Audit:
     def __init__(self, wall_ms: Callable[[], int], monotonic: Callable[[], float]) -> None:
         self._wall_ms = wall_ms
         self._monotonic = monotonic
-        self._left = float(BURST_MAX)
-        self._counted_s = monotonic()
+        self._lines_left = float(BURST_MAX)
+        self._updated_s = monotonic()
         self._suppressed = 0
 
     def denied(
@@ -51,22 +52,22 @@ class Audit:
         self._write("login", principal, host, listener=listener)
 
     def login_failed(self, host: str, listener: str, reason: str) -> None:
-        """The principal is unknown; the reason can contain the user name."""
+        """Log a failed login. The principal is unknown; the reason can contain the user name."""
         self._limited("login failed", "", host, listener=listener, why=reason)
 
     def changed(self, principal: str, host: str, event: str, **fields: Any) -> None:
-        """A change of users, ACLs or quotas that a client made."""
+        """Log a client's change of users, ACLs or quotas."""
         self._write(event, principal, host, **fields)
 
     def _limited(self, event: str, principal: str, host: str, **fields: Any) -> None:
         now_s = self._monotonic()
-        more = (now_s - self._counted_s) * PER_SECOND_MAX
-        self._left = min(self._left + more, BURST_MAX)
-        self._counted_s = now_s
-        if self._left < 1:
+        more = (now_s - self._updated_s) * PER_SECOND_MAX
+        self._lines_left = min(self._lines_left + more, BURST_MAX)
+        self._updated_s = now_s
+        if self._lines_left < 1:
             self._suppressed += 1
             return
-        self._left -= 1
+        self._lines_left -= 1
         suppressed, self._suppressed = self._suppressed, 0
         if suppressed:
             fields["suppressed"] = suppressed

@@ -138,12 +138,12 @@ def _explain(client: "Client", args: argparse.Namespace) -> None:
     authorizer.load({0: tuple(client.list_acls())})
     found = authorizer.decide(args.principal, host, operation, Resource(type_, name))
     if args.json:
-        rule = None if found.rule is None else str(found.rule)
+        rule = None if found.acl is None else str(found.acl)
         print_json({"allowed": found.is_allowed, "reason": found.reason, "rule": rule})
         return
     verdict = "is allowed" if found.is_allowed else "is denied"
     print(f"{args.principal} from {host} {verdict} {title(operation)} on {title(type_)} {name}.")
-    print(f"Reason: {found.reason if found.rule is None else found.rule}.")
+    print(f"Reason: {found.reason if found.acl is None else found.acl}.")
 
 
 def _export(client: "Client", args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from headrace.cli.failure import Failure
 from headrace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.security.certificates import Described, Pair
+    from headrace.security.certificates import CertificateInfo, Pair
 
 CA_NAME = "ca"
 SOON_DAYS = 30
@@ -261,7 +261,7 @@ def _key_problems(key: str, chain: tuple[str, ...]) -> list[str]:
     return []
 
 
-def _time_problems(own: "Described") -> list[str]:
+def _time_problems(own: "CertificateInfo") -> list[str]:
     now = datetime.now(UTC)
     if now < own.not_before:
         return [f"it is not valid before {own.not_before.isoformat()}"]

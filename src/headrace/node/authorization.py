@@ -54,7 +54,7 @@ class Authorization:
             APIS[api_key].name,
             title(operation),
             f"{title(resource.type)} {of}",
-            decision.reason if decision.rule is None else str(decision.rule),
+            decision.reason if decision.acl is None else str(decision.acl),
         )
 
     def _changed(self, change: ImageChange) -> None:

@@ -1,5 +1,5 @@
 """Authentication and authorization. No I/O.
 
-Authentication: credentials, SASL mechanisms, limits on failed logins. Authorization: the question
-that every API asks before it works on a resource.
+Authentication: credentials, SASL mechanisms, TLS, limits on failed logins. Authorization: ACLs, and
+the interface with which each API checks them.
 """

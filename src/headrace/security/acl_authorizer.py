@@ -1,10 +1,9 @@
-"""The authorizer that follows the ACLs of the cluster. Pure.
+"""The authorizer that applies the ACLs of the cluster. Pure.
 
-1. Without an image, or while a part of it cannot be read, only super users are allowed.
-2. A super user is allowed every operation.
-3. Without a rule for the principal, `allow.everyone.if.no.acl.found` decides, but only about
-   resources that no rule is about.
-4. `version` changes with each change of the rules.
+1. If the ACLs are not loaded, or a part of them cannot be decoded, only super users have access.
+2. Super users have access to everything.
+3. If no principal has an ACL for a resource, `allow.everyone.if.no.acl.found` decides.
+4. `version` changes with each change of the ACLs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,18 +14,18 @@ from headrace.security.acl_image import AclImage
 from headrace.security.authorizer import Resource
 
 Rows = tuple[Acl, ...] | None
-"""The rules of one node of the store; None if the node cannot be read."""
+"""The ACLs in one node of the store; None if the node cannot be decoded."""
 
 
 class Decision(NamedTuple):
     is_allowed: bool
     reason: str
-    rule: Acl | None = None
-    """The deciding rule, if a rule decided."""
+    acl: Acl | None = None
+    """The ACL that decided, if one did."""
 
 
 Report = Callable[[str, str, int, Operation, Resource, Decision], None]
-"""Principal, host, API key, operation, resource, and the decision."""
+"""Called with principal, host, API key, operation, resource, and the decision."""
 
 
 class AclAuthorizer:
@@ -36,7 +35,7 @@ class AclAuthorizer:
         allows_everyone: bool,
         report: Report | None = None,
     ) -> None:
-        """`report` is called for each denied request, with the decision."""
+        """`report` is called for each denial."""
         self._report = report
         self.super_users = frozenset(super_users)
         self.allows_everyone = allows_everyone
@@ -46,22 +45,22 @@ class AclAuthorizer:
         self._is_complete = False
 
     def load(self, nodes: Mapping[int, Rows]) -> None:
-        """Use these rules only, by the number of their node."""
+        """Replace all ACLs. `nodes` has the ACLs of each node by its number."""
         self._nodes = dict(nodes)
         self._image = AclImage(acl for rows in nodes.values() for acl in set(rows or ()))
         self._changed()
 
     def update(self, nodes: Mapping[int, Rows]) -> None:
-        """Replace the rules of some nodes."""
+        """Replace the ACLs of some nodes."""
         if self._image is None:
             return
         for node, after in nodes.items():
             before = self._nodes.get(node)
             self._nodes[node] = after
-            for gone in set(before or ()).difference(after or ()):
-                self._image.remove(gone)
-            for new in set(after or ()).difference(before or ()):
-                self._image.add(new)
+            for removed in set(before or ()).difference(after or ()):
+                self._image.remove(removed)
+            for added in set(after or ()).difference(before or ()):
+                self._image.add(added)
         self._changed()
 
     def _changed(self) -> None:
@@ -87,14 +86,14 @@ class AclAuthorizer:
         if image is None or not self._is_complete:
             return Decision(False, "the ACLs are not loaded completely")
         if resource.name is None:
-            rule = image.decide_any(principal, host, operation, resource.type)
-            touched = image.touches(resource.type, "")
+            acl = image.decide_any(principal, host, operation, resource.type)
+            has_acls = image.has_acl_for(resource.type, "")
         else:
-            rule = image.decide(principal, host, operation, resource.type, resource.name)
-            touched = rule is None and image.touches(resource.type, resource.name)
-        if rule is not None:
-            return Decision(rule.permission is Permission.ALLOW, "ACL", rule)
-        if touched:
+            acl = image.decide(principal, host, operation, resource.type, resource.name)
+            has_acls = acl is None and image.has_acl_for(resource.type, resource.name)
+        if acl is not None:
+            return Decision(acl.permission is Permission.ALLOW, "ACL", acl)
+        if has_acls:
             return Decision(False, "no ACL allows it")
         if self.allows_everyone:
             return Decision(

@@ -20,7 +20,7 @@ Address = IPv4Address | IPv6Address
 
 
 class InvalidHost(ValueError):
-    """The text is not a host; the sentence explains why."""
+    """The text is not a host. The message is a sentence with the reason."""
 
 
 def check_host(host: str) -> None:
@@ -36,17 +36,17 @@ def check_host(host: str) -> None:
 
 
 @lru_cache(maxsize=10_000)
-def host_matches(rule: str, host: str) -> bool:
-    """Whether the host of a rule includes the host of a client."""
-    if rule in (WILDCARD, host):
+def host_matches(acl_host: str, host: str) -> bool:
+    """Whether the host of an ACL includes the host of a client."""
+    if acl_host in (WILDCARD, host):
         return True
     address = _address(host)
     if address is None:
         return False
-    if "/" not in rule:
-        return _address(rule) == address
+    if "/" not in acl_host:
+        return _address(acl_host) == address
     try:
-        return address in _range(rule)
+        return address in _range(acl_host)
     except ValueError:
         return False
 

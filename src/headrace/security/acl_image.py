@@ -1,13 +1,13 @@
-"""The rules of a cluster, indexed for look-ups. Pure.
+"""The ACLs of a cluster, indexed for look-ups. Pure.
 
-A look-up reads the rules of one literal name, of each prefix of the name that has rules, and of the
-wildcard; of these only the rules for the principal and for User:*.
+A look-up reads the ACLs of the literal name, of each prefix of the name that has ACLs, and of the
+wildcard. Of these, only the ACLs for the principal and for User:* apply.
 
-1. A rule that denies wins over all rules that allow.
-2. An allowed Read, Write, Delete or Alter includes Describe, and AlterConfigs includes
-   DescribeConfigs. A denied operation includes no other one.
+1. An ACL that denies wins over all ACLs that allow.
+2. An ACL that allows Read, Write, Delete or Alter also allows Describe, and one that allows
+   AlterConfigs also allows DescribeConfigs. An ACL that denies an operation denies no other one.
 3. All includes every operation.
-4. A rule that was added twice applies until it is removed twice.
+4. An ACL that was added twice applies until it is removed twice.
 """
 
 from collections import Counter
@@ -24,8 +24,8 @@ from headrace.model.acls import (
 )
 from headrace.security.acl_hosts import host_matches
 
-_Rules = dict[str, dict[Acl, int]]
-"""The rules of one pattern, by principal, and how often each was added."""
+_PatternAcls = dict[str, dict[Acl, int]]
+"""The ACLs of one resource pattern, by principal, and how often each was added."""
 _DESCRIBING = (
     Operation.DESCRIBE,
     Operation.READ,
@@ -43,30 +43,30 @@ _ALLOWED_BY = {
 
 class AclImage:
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
-        self._patterns: dict[tuple[ResourceType, PatternType, str], _Rules] = {}
+        self._patterns: dict[tuple[ResourceType, PatternType, str], _PatternAcls] = {}
         self._prefix_lengths: dict[ResourceType, Counter[int]] = {
             each: Counter() for each in ResourceType
         }
-        """How many prefixes of each length have rules."""
+        """The number of prefixes that have ACLs, by length."""
         self._by_principal: dict[tuple[ResourceType, str], dict[Acl, None]] = {}
         for acl in acls:
             self.add(acl)
 
     def add(self, acl: Acl) -> None:
         key = acl[:3]
-        rules = self._patterns.get(key)
-        if rules is None:
-            rules = self._patterns[key] = {}
+        acls = self._patterns.get(key)
+        if acls is None:
+            acls = self._patterns[key] = {}
             if acl.pattern is PatternType.PREFIXED:
                 self._prefix_lengths[acl.type][len(acl.name)] += 1
-        of_principal = rules.setdefault(acl.principal, {})
+        of_principal = acls.setdefault(acl.principal, {})
         of_principal[acl] = of_principal.get(acl, 0) + 1
         self._by_principal.setdefault((acl.type, acl.principal), {})[acl] = None
 
     def remove(self, acl: Acl) -> None:
         key = acl[:3]
-        rules = self._patterns.get(key, {})
-        of_principal = rules.get(acl.principal, {})
+        acls = self._patterns.get(key, {})
+        of_principal = acls.get(acl.principal, {})
         count = of_principal.get(acl, 0)
         if count > 1:
             of_principal[acl] = count - 1
@@ -74,12 +74,12 @@ class AclImage:
             return
         del of_principal[acl]
         if not of_principal:
-            del rules[acl.principal]
+            del acls[acl.principal]
         of_type = self._by_principal[acl.type, acl.principal]
         del of_type[acl]
         if not of_type:
             del self._by_principal[acl.type, acl.principal]
-        if not rules:
+        if not acls:
             del self._patterns[key]
             if acl.pattern is PatternType.PREFIXED:
                 lengths = self._prefix_lengths[acl.type]
@@ -90,24 +90,24 @@ class AclImage:
     def decide(
         self, principal: str, host: str, operation: Operation, type_: ResourceType, name: str
     ) -> Acl | None:
-        """The deciding rule: one that denies, else one that allows, else None."""
+        """The ACL that decides: one that denies, else one that allows, else None."""
         found: Acl | None = None
         allowing = _ALLOWED_BY.get(operation, (operation, Operation.ALL))
-        for rules in self._of(type_, name):
-            for of in (principal, ANY_PRINCIPAL):
-                for acl in rules.get(of, ()):
+        for acls in self._matching_patterns(type_, name):
+            for each in (principal, ANY_PRINCIPAL):
+                for acl in acls.get(each, ()):
                     if acl.permission is Permission.DENY:
-                        if acl.operation in (operation, Operation.ALL) and _is_at(acl, host):
+                        if acl.operation in (operation, Operation.ALL) and _matches_host(acl, host):
                             return acl
-                    elif found is None and acl.operation in allowing and _is_at(acl, host):
+                    elif found is None and acl.operation in allowing and _matches_host(acl, host):
                         found = acl
         return found
 
-    def touches(self, type_: ResourceType, name: str) -> bool:
-        """Whether any rule is about a resource, for any principal."""
-        return any(True for _ in self._of(type_, name))
+    def has_acl_for(self, type_: ResourceType, name: str) -> bool:
+        """Whether any principal has an ACL for a resource."""
+        return any(True for _ in self._matching_patterns(type_, name))
 
-    def _of(self, type_: ResourceType, name: str) -> Iterator[_Rules]:
+    def _matching_patterns(self, type_: ResourceType, name: str) -> Iterator[_PatternAcls]:
         patterns = self._patterns
         literal = patterns.get((type_, PatternType.LITERAL, name))
         if literal is not None:
@@ -125,15 +125,15 @@ class AclImage:
     def decide_any(
         self, principal: str, host: str, operation: Operation, type_: ResourceType
     ) -> Acl | None:
-        """The rule that allows an operation on at least one resource of a type, if one does.
+        """An ACL that allows an operation on at least one resource of a type; None if none does.
 
-        As Kafka's authorizeByResourceType: rules of exactly this operation or All are considered. A
-        rule that allows does not apply if a rule that denies covers its complete pattern.
+        As in Kafka's authorizeByResourceType, only ACLs of exactly this operation or of All apply.
+        An ACL that allows does not apply if one that denies covers its complete pattern.
         """
         allowed: list[Acl] = []
         denied: set[tuple[PatternType, str]] = set()
         for acl in self._for_principal(principal, type_):
-            if acl.operation not in (operation, Operation.ALL) or not _is_at(acl, host):
+            if acl.operation not in (operation, Operation.ALL) or not _matches_host(acl, host):
                 continue
             if acl.permission is Permission.ALLOW:
                 allowed.append(acl)
@@ -149,6 +149,7 @@ class AclImage:
 
 
 def _is_covered(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
+    """Whether one of the denied patterns contains the complete pattern of an ACL."""
     if acl.pattern is PatternType.LITERAL:
         if acl.name == WILDCARD:
             return False
@@ -158,5 +159,5 @@ def _is_covered(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
     return any((PatternType.PREFIXED, acl.name[:end]) in denied for end in ends)
 
 
-def _is_at(acl: Acl, host: str) -> bool:
+def _matches_host(acl: Acl, host: str) -> bool:
     return acl.host == WILDCARD or host_matches(acl.host, host)

@@ -1,7 +1,7 @@
 """Decodes the ACLs and filters in requests, and checks them. Pure.
 
-Kafka accepts any host, and operations that a resource type does not have. Such rules would have no
-effect, so they are rejected.
+Kafka accepts any text as a host, and operations that a resource type does not have. Such ACLs would
+have no effect, so they are rejected.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ E = TypeVar("E", bound=IntEnum)
 
 
 def new_acl(fields: Mapping[str, Any]) -> Acl:
-    """The rule of a CreateAcls request. Raises INVALID_REQUEST."""
+    """An ACL of a CreateAcls request. Raises INVALID_REQUEST."""
     acl = Acl(
         _value(ResourceType, fields["resource_type"], "resource type"),
         _value(PatternType, fields["resource_pattern_type"], "pattern type"),
@@ -43,7 +43,7 @@ def new_acl(fields: Mapping[str, Any]) -> Acl:
 
 
 def check_acl(acl: Acl) -> None:
-    """Raise INVALID_REQUEST if the rule is not valid."""
+    """Raise INVALID_REQUEST if an ACL is not valid."""
     if acl.type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not acl.name:

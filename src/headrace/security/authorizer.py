@@ -1,11 +1,11 @@
-"""Interface of an authorizer: decides whether a principal is allowed an operation on a resource.
+"""The interface of an authorizer, which decides whether a principal may access a resource.
 
 Pure. Operations and resource types have Kafka's names and numbers.
 
-1. Handlers ask before they read or change data.
-2. `version` changes with the rules. A cached answer of another version is not used.
-3. Handlers report a denial that a response contains. They do not report permissions that only
-   filter a list, or for which an alternative exists.
+1. Handlers call `allows` before they read or change data.
+2. `version` changes with the ACLs. A cached result of another version is not used.
+3. Handlers call `denied` for each denial that a response contains. They do not call it if the
+   denial only removes an item of a list, or if another permission allows the request.
 """
 
 from typing import NamedTuple, Protocol
@@ -28,7 +28,7 @@ __all__ = [
 class Resource(NamedTuple):
     type: ResourceType
     name: str | None
-    """None asks whether the operation is allowed on at least one resource of this type."""
+    """None stands for any resource: the operation must be allowed on at least one of this type."""
 
 
 CLUSTER = Resource(ResourceType.CLUSTER, CLUSTER_NAME)

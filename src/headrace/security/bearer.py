@@ -2,11 +2,11 @@
 
 Keys, rules and the time are arguments. PyJWT and cryptography are imported with the first key.
 
-B1  the key decides which algorithms are allowed, never the token. Symmetric algorithms and `none`
-    are never allowed
+B1  the key, and not the token, decides which algorithms are allowed. Symmetric algorithms and
+    `none` are never allowed
 B2  a token must have exp, iat, the subject, and the expected issuer and audience
-B3  a token selects its key by `kid` among the keys of the broker. Nothing in a token is used as a
-    path or URL
+B3  the `kid` of a token selects one of the broker's keys. Nothing in a token is used as a path or
+    URL
 """
 
 import json
@@ -31,15 +31,15 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 
 
 class BearerFailed(Exception):
-    """The text is for the broker's log. It contains no part of the token."""
+    """The token is rejected. The message is for the broker's log, and has no part of the token."""
 
 
 class UnknownKey(BearerFailed):
-    """No key of the broker has the `kid` of the token; newer keys can have it."""
+    """The broker has no key with the `kid` of the token. It can be a new key of the issuer."""
 
 
 class InvalidKeys(Exception):
-    """A document contains no usable key; the sentence explains why."""
+    """A document contains no usable key. The message is the reason."""
 
 
 class Rules(NamedTuple):
@@ -61,7 +61,7 @@ class Key(NamedTuple):
 
 
 Keys = Mapping[str | None, Key]
-"""By `kid`; the key of a PEM file has the `kid` None and verifies all tokens."""
+"""Keys by `kid`. The key of a PEM file has the `kid` None, and verifies all tokens."""
 
 
 def bearer_token(message: bytes) -> str:
@@ -96,7 +96,7 @@ def read_keys(data: bytes) -> Keys:
 
 
 def _jwk(row: Mapping[str, Any]) -> Key | None:
-    """One key of a JWKS document; None if it is of another kind."""
+    """One key of a JWKS document; None if it cannot verify signatures, or is not supported."""
     import jwt
 
     algorithms = _algorithms_of(row)
@@ -157,7 +157,7 @@ def verify(token: str, keys: Keys, rules: Rules, now: float) -> Claims:
             token,
             key.key,
             algorithms=list(key.algorithms),
-            # Times are checked below: PyJWT uses the clock of the system.
+            # `_checked_times` checks the times, because PyJWT would read the system's clock.
             options={
                 "verify_exp": False,
                 "verify_iat": False,
@@ -184,7 +184,7 @@ def _subject(claims: Mapping[str, Any], rules: Rules) -> str:
 
 
 def _checked_times(claims: Mapping[str, Any], rules: Rules, now: float) -> float:
-    """The time at which the token expires."""
+    """Check all times. Returns the time at which the token expires."""
     times = {name: claims.get(name) for name in ("exp", "iat", "nbf") if name in claims}
     for name, value in times.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:

@@ -1,6 +1,6 @@
 """The credential with which brokers log in to each other. Pure.
 
-The password is the cluster's secret. Every broker derives the same credential from it.
+The password is the secret of the cluster. Each broker derives the same credential from it.
 """
 
 import hmac
@@ -22,7 +22,7 @@ SECRET_BYTES = 32
 
 @lru_cache(maxsize=4)
 def salted_once(scram: Scram, password: str, salt: bytes, iterations: int) -> bytes:
-    """`salted_password`, computed once per process for the secret of its cluster."""
+    """As `salted_password`, but computed only once per process for the secret of the cluster."""
     return salted_password(scram, password, salt, iterations)
 
 
@@ -36,7 +36,7 @@ def broker_credential(secret: str) -> Credential:
 
 
 def salt_secret(secret: str) -> bytes:
-    """The key for the salts of users that do not exist: the same on all brokers."""
+    """The key for the salts of users that do not exist. It is the same on all brokers."""
     return _derived(secret, "salts of unknown users")
 
 

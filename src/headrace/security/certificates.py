@@ -1,7 +1,7 @@
 """Creates and describes certificates, with the package `cryptography`.
 
-Pure, except for the random numbers of keys. Keys are ECDSA P-256, or RSA with 2048 bits for
-clients that need it.
+Pure, except for the random numbers of keys. Keys are ECDSA P-256, or RSA with 2048 bits for clients
+that need RSA.
 """
 
 import ipaddress
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
     certificate: str
 
 
-class Described(NamedTuple):
+class CertificateInfo(NamedTuple):
     subject: str
     issuer: str
     names: tuple[str, ...]
@@ -60,8 +60,8 @@ def create_certificate(
     days: int = LEAF_DAYS,
     kind: str = EC,
 ) -> Pair:
-    """A certificate for a broker, with its hosts, or for a client."""
-    ca_key, ca_certificate = _loaded(ca)
+    """Create a certificate for a broker, if `hosts` are given, or for a client."""
+    ca_key, ca_certificate = _load_pair(ca)
     key = _new_key(kind)
     builder = _builder(_subject(name, organisation), ca_certificate.subject, key, now, days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
@@ -77,7 +77,7 @@ def create_certificate(
     return _signed(builder, key, ca_key, ca_certificate)
 
 
-def describe(certificate: str) -> Described:
+def describe(certificate: str) -> CertificateInfo:
     from headrace.security.distinguished_name import subject_of
 
     found = x509.load_pem_x509_certificate(certificate.encode())
@@ -96,7 +96,7 @@ def describe(certificate: str) -> Described:
         described = f"ECDSA {key.curve.name}"
     elif isinstance(key, rsa.RSAPublicKey):
         described = f"RSA {key.key_size}"
-    return Described(
+    return CertificateInfo(
         subject_of(found.public_bytes(serialization.Encoding.DER)),
         found.issuer.rfc4514_string(),
         tuple(names),
@@ -109,7 +109,7 @@ def describe(certificate: str) -> Described:
 
 
 def is_issued_by(certificate: str, issuer: str) -> bool:
-    """Whether one certificate has the signature of another."""
+    """Whether a certificate is signed with the key of another certificate."""
     from cryptography.exceptions import InvalidSignature
 
     loaded = x509.load_pem_x509_certificate(certificate.encode())
@@ -188,7 +188,7 @@ def _signed(
     return Pair(text.decode(), certificate.public_bytes(serialization.Encoding.PEM).decode())
 
 
-def _loaded(pair: Pair) -> "tuple[PrivateKey, x509.Certificate]":
+def _load_pair(pair: Pair) -> "tuple[PrivateKey, x509.Certificate]":
     key = serialization.load_pem_private_key(pair.key.encode(), None)
     assert isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey))
     return key, x509.load_pem_x509_certificate(pair.certificate.encode())

@@ -2,9 +2,10 @@
 
 Pure. Kafka's principals and mapping rules depend on this text, which no Python library produces.
 
-1. Names are in reverse order of the certificate. Only the attributes of RFC 2253 have keywords;
-   others are dotted numbers, with the value as hexadecimal DER.
-2. A name with control characters is rejected: it could forge log lines or another principal.
+1. The attributes are in the reverse order of the certificate. Those of RFC 2253 have keywords.
+   Others have dotted numbers, and values as hexadecimal DER.
+2. A name with control characters is rejected, because it could forge log lines or another
+   principal.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ _FIELDS_BEFORE_SUBJECT = 4
 
 
 class InvalidCertificate(ValueError):
-    """A certificate without a subject that can be a principal."""
+    """The certificate has no subject that can be a principal."""
 
 
 def subject_of(certificate: bytes) -> str:
@@ -48,7 +49,7 @@ def _elements_of(data: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """The DER elements of a sequence: tag, whole encoding, contents."""
+    """Yield the DER elements of a sequence: tag, complete encoding, content."""
     at = 0
     while at < len(data):
         start, tag, size = at, data[at], data[at + 1]

@@ -1,10 +1,10 @@
 """Counts the failed logins of each address, and computes the delay of the next response. Pure.
 
-1. The delay is the configured one. After FREE_FAILURES failures of an address within a minute, it
-   is DELAY_SECONDS_MAX, or the configured one if that is longer.
-2. At most ADDRESSES_MAX addresses are kept; the one whose last failure is oldest is dropped.
-3. At most DELAYED_MAX responses wait, and DELAYED_PER_ADDRESS_MAX of one address. Beyond that, new
-   connections of such an address are closed. So an address gets 40 guesses per second at most.
+1. The first FREE_FAILURES failures of an address within a minute have the configured delay. Later
+   ones have a delay of DELAY_SECONDS_MAX, or the configured one if that is longer.
+2. At most ADDRESSES_MAX addresses are stored. The one whose last failure is oldest is dropped.
+3. At most DELAYED_MAX responses wait, and DELAYED_PER_ADDRESS_MAX of one address. Then new
+   connections of this address are closed. So an address can try at most 40 passwords per second.
 """
 
 from collections import OrderedDict
@@ -17,13 +17,15 @@ DELAYED_MAX = 1_000
 DELAYED_PER_ADDRESS_MAX = 200
 
 
-class Failures:
+class FailedLogins:
     def __init__(self, delay_seconds: float) -> None:
         self._delay_seconds = delay_seconds
         self._by_address: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """When the address's minute began, and its failures since."""
+        """The start of the current minute, and the number of failures since, of each address."""
         self._delayed: dict[str, int] = {}
+        """The number of waiting responses of each address."""
         self.delayed = 0
+        """The number of all waiting responses."""
 
     def admits(self, address: str, now: float) -> bool:
         """Whether a new connection of an address can try to log in."""
@@ -34,9 +36,9 @@ class Failures:
         return self.delayed < DELAYED_MAX or not has_failed
 
     def failed(self, address: str, now: float) -> float | None:
-        """Count a failure. Returns the delay in seconds; None: do not respond, close now.
+        """Count a failure. Returns the delay in seconds; None: close the connection immediately.
 
-        After a delay, call `ended`.
+        After the delay, call `ended`.
         """
         began, count = self._by_address.pop(address, (now, 0))
         if now - began >= WINDOW_SECONDS:
@@ -53,7 +55,7 @@ class Failures:
         return max(DELAY_SECONDS_MAX, self._delay_seconds) if is_many else self._delay_seconds
 
     def ended(self, address: str) -> None:
-        """A delayed response was sent, or its connection was closed."""
+        """Stop counting a delayed response, because it was sent or its connection was closed."""
         self.delayed -= 1
         left = self._delayed.pop(address) - 1
         if left:

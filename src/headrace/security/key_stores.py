@@ -1,8 +1,7 @@
-"""Keys and certificates as PEM: from PEM, PKCS12 and JKS stores.
+"""Reads keys and certificates from PEM, PKCS12 and JKS stores, and converts them to PEM.
 
-Reads bytes, not files. The kind of a store is recognised by its first bytes, because keytool writes
-PKCS12 into files that are called .jks. PKCS12 needs the package `cryptography`, which is imported
-only then.
+Reads bytes, not files. Detects the type of a store by its first bytes, because keytool writes
+PKCS12 into files that are called .jks. For PKCS12, the package `cryptography` is imported.
 """
 
 import base64
@@ -26,7 +25,7 @@ _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTAL
 
 
 class InvalidStore(ValueError):
-    """A store that cannot be read; the text says why, without secrets."""
+    """The store cannot be read. The message is the reason, without secrets."""
 
 
 class Store(NamedTuple):
@@ -49,7 +48,10 @@ def type_of(data: bytes) -> str:
 
 
 def read_store(data: bytes, password: str | None, key_password: str | None = None) -> Store:
-    """`key_password` protects the key of a JKS store; without it, the store's password does."""
+    """Read a store of any type. Raises InvalidStore.
+
+    `key_password` is that of the key in a JKS store; the default is the password of the store.
+    """
     kind = type_of(data)
     if kind == PEM:
         return read_pem(data.decode("utf-8", "replace"))
@@ -61,7 +63,7 @@ def read_store(data: bytes, password: str | None, key_password: str | None = Non
 
 
 def read_pem(text: str) -> Store:
-    """A key and certificates. A file with a key has its chain; one without has trusted ones."""
+    """Read PEM blocks. With a key, the certificates are its chain; without one, all are trusted."""
     key = ""
     certificates = []
     for block in _BLOCK.finditer(text):
@@ -135,7 +137,7 @@ class _Reader:
 def _read_jks(data: bytes, password: str | None, key_password: str | None) -> Store:
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if password is not None:
-        # The format has no stronger check. It detects damage and wrong passwords.
+        # The check of the format. It detects damage and wrong passwords.
         salted = password.encode("utf-16-be") + b"Mighty Aphrodite" + body
         expected = hashlib.sha1(salted, usedforsecurity=False).digest()
         if not hmac.compare_digest(expected, digest):
@@ -161,7 +163,7 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
 
 
 def _jks_key(protected: bytes, password: str) -> bytes:
-    """Decrypt a key: a key stream of SHA-1 digests, as in Sun's KeyProtector."""
+    """Decrypt a key with a key stream of SHA-1 digests, as Sun's KeyProtector does."""
     octets = _octets(protected)
     salt, check = octets[:_DIGEST_BYTES], octets[-_DIGEST_BYTES:]
     hidden = octets[_DIGEST_BYTES:-_DIGEST_BYTES]
@@ -179,7 +181,7 @@ def _jks_key(protected: bytes, password: str) -> bytes:
 
 
 def _octets(protected: bytes) -> bytes:
-    """The octet string of an EncryptedPrivateKeyInfo: SEQUENCE of an algorithm and these."""
+    """The octet string of an EncryptedPrivateKeyInfo, which follows the algorithm."""
     at = _header_end(protected, 0)[0]
     start, size = _header_end(protected, at)
     start, size = _header_end(protected, start + size)
@@ -187,7 +189,7 @@ def _octets(protected: bytes) -> bytes:
 
 
 def _header_end(data: bytes, at: int) -> tuple[int, int]:
-    """Where the contents of a DER element begin, and their size."""
+    """The position of the content of a DER element, and its size."""
     if at + 2 > len(data):
         raise InvalidStore("the JKS file is damaged")
     size = data[at + 1]

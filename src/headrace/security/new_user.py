@@ -1,4 +1,4 @@
-"""The credentials of a new user, with all SCRAM mechanisms. Pure; the salts are an argument."""
+"""Creates the credentials of a new user. Pure: it gets random bytes from an argument."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from headrace.security.scram import (
 
 
 def new_credentials(password: str, entropy: Callable[[int], bytes]) -> dict[str, str]:
-    """As the store contains them. Takes milliseconds: not for the event loop."""
+    """The credentials as text, by SCRAM mechanism. Takes milliseconds: not for the event loop."""
     credentials = {}
     for scram in SCRAMS.values():
         salt = entropy(SALT_BYTES)

@@ -1,7 +1,7 @@
-"""Passwords of PLAIN that were verified lately, so that most logins need no key derivation. Pure.
+"""Passwords of PLAIN that were verified recently. Most logins then need no key derivation. Pure.
 
-A password is kept as a keyed digest together with its credential, for KEPT_SECONDS. The key exists
-in the memory of this process only.
+A password is stored for KEPT_SECONDS, as a keyed digest of its credential and itself. The key
+exists only in the memory of this process.
 """
 
 import hmac
@@ -27,5 +27,5 @@ class KnownPasswords:
             self._until[self._digest(credential, password)] = now + KEPT_SECONDS
 
     def _digest(self, credential: Credential, password: str) -> bytes:
-        # The stored key has the same size for all credentials of a mechanism.
+        # All stored keys of a mechanism have the same size, so the digest is unambiguous.
         return hmac.digest(self._key, credential.stored_key + password.encode(), "sha256")

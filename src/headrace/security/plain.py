@@ -1,7 +1,8 @@
-"""The check of a PLAIN password against a stored credential. Pure, but takes milliseconds.
+"""Compares a PLAIN password with a stored credential. Pure, but takes milliseconds.
 
-A failed check costs the same for every user, known or not: as many iterations of each mechanism as
-the most expensive credential of all users needs. Otherwise, its time would reveal users.
+A failed check takes the same time for all users, also unknown ones. Otherwise, its time would
+reveal which users exist. For each mechanism, it computes as many iterations as the most expensive
+credential of all users has.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ def failing_work(users: Mapping[str, Mapping[str, str]]) -> Work:
 
 
 def verifies_plain(scram: Scram, credential: Credential, password: str, work: Work) -> bool:
-    """Whether a password belongs to a credential; if not, all of `work` is done."""
+    """Whether a password belongs to a credential. If not, also computes the rest of `work`."""
     if verifies(scram, credential, password):
         return True
     for name, iterations in work.items():

@@ -1,6 +1,6 @@
-"""ssl.principal.mapping.rules: the user name for the subject of a client's certificate.
+"""ssl.principal.mapping.rules: maps the subject of a client's certificate to a user name.
 
-Pure. Patterns are RE2, whose time is linear in the subject, instead of Java's regular expressions.
+Pure. Patterns are RE2 instead of Java's regular expressions. RE2 takes linear time.
 
 1. The first rule whose pattern matches the complete subject applies. If none does, the client is
    not authenticated.
@@ -18,7 +18,7 @@ Rule = Callable[[str], str | None]
 
 
 class InvalidRules(ValueError):
-    """A list of rules that cannot be read; the text says why."""
+    """The rules cannot be parsed. The message is the reason."""
 
 
 def parse_rules(text: str) -> list[Rule]:
@@ -39,7 +39,7 @@ def _unchanged(subject: str) -> str | None:
 
 
 def _split(text: str) -> list[str]:
-    """The rules, separated by commas. A comma inside a pattern or replacement does not separate."""
+    """Split at commas and line breaks, but not inside a pattern or replacement."""
     parts: list[str] = []
     at = 0
     while at < len(text):
@@ -67,10 +67,10 @@ def _parse(text: str) -> Rule:
             "end for lower or upper case"
         )
     pattern, replacement, case = match.groups()
-    return _mapped(pattern, replacement, case)
+    return _regex_rule(pattern, replacement, case)
 
 
-def _mapped(pattern: str, replacement: str, case: str) -> Rule:
+def _regex_rule(pattern: str, replacement: str, case: str) -> Rule:
     import re2
 
     options = re2.Options()

@@ -1,14 +1,15 @@
 """The login of one connection: ApiVersions, SaslHandshake, SaslAuthenticate, then a session.
 
-Pure. Frames come and go without their length. A frame that is not expected ends the connection.
+Pure. Frames are passed without their length. A frame that is not expected ends the connection.
 
 M1  before a session exists, only ApiVersions (18), SaslHandshake (17) and SaslAuthenticate (36) are
-    parsed; ApiVersions is answered once, or twice if the first version is not supported, and only
+    parsed; ApiVersions gets one response, or two if the first version is not supported, and only
     before the handshake
-M2  a failed login gets the same response for every reason, so that it reveals no user
+M2  a failed login gets the same response for every reason, so that it does not reveal whether a
+    user exists
 M3  after SaslHandshake version 0, frames are the tokens of the mechanism, without headers
-M4  a login ends LOGIN_SECONDS_MAX after the connection was accepted
-M5  the login of a connection that has a session keeps its mechanism and its principal
+M4  a login fails LOGIN_SECONDS_MAX after the connection was accepted
+M5  a client that logs in again keeps the mechanism and the principal of its session
 """
 
 from collections.abc import Callable
@@ -37,36 +38,36 @@ from headrace.wire.header import RequestHeader, read_header
 
 LOGIN_SECONDS_MAX = 10.0
 TOKEN_BYTES_MAX = 4096
-"""Of PLAIN: user name and password."""
+"""The limit of a PLAIN token: user name and password."""
 _KEY = Struct(">h")
-_RAW = RequestHeader(SASL_AUTHENTICATE, -1, 0, None, 0)
-"""In place of a header, for tokens without one."""
+_NO_HEADER = RequestHeader(SASL_AUTHENTICATE, -1, 0, None, 0)
+"""Replaces the header of a token that has none."""
 
 
 class TokenLogin(NamedTuple):
-    """What a login with a delegation token needs."""
+    """A valid delegation token."""
 
     credential: Credential
     owner: str
     """The user that the token acts as."""
     lifetime: float
-    """In seconds."""
+    """The time until the token expires, in seconds."""
 
 
 Tokens = Callable[[str, str], TokenLogin | None]
-"""A valid delegation token, by the name of a SCRAM mechanism and the id of the token."""
+"""Returns a valid delegation token, by the name of a SCRAM mechanism and the id of the token."""
 Credentials = Callable[[str, str], Credential | None]
-"""The credential of a user, by the name of its SCRAM mechanism and that of the user."""
+"""Returns the credential of a user, by the name of a SCRAM mechanism and the name of the user."""
 
 
 class Reply(NamedTuple):
-    """Send this; the login continues."""
+    """Send this response. The login continues."""
 
     data: bytes
 
 
 class Verify(NamedTuple):
-    """Check this password off the loop, and call `verified`."""
+    """Check this password in a worker thread, and call `verified`."""
 
     scram: Scram
     credential: Credential
@@ -76,7 +77,7 @@ class Verify(NamedTuple):
 
 
 class CheckBearer(NamedTuple):
-    """Verify this token of OAUTHBEARER, and call `bearer_checked`."""
+    """Verify this OAUTHBEARER token, and call `bearer_checked`."""
 
     token: str
 
@@ -85,20 +86,20 @@ class CheckBearer(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Send this; the connection belongs to the session from now on."""
+    """Send this response. The login has succeeded, and the connection belongs to the session."""
 
     data: bytes
     session: Session
 
 
 class Failed(NamedTuple):
-    """Send this, if it is not None, and close the connection."""
+    """Send this response, if it is not None, and close the connection."""
 
     reason: str
     """For the broker's log. It contains nothing that the client sent, except the user name."""
     data: bytes | None = None
     is_rejected: bool = False
-    """Whether a credential was wrong: the response is delayed, and counts as a failed login."""
+    """Whether a credential was wrong. The response is then delayed, and the failure is counted."""
 
 
 Action = Reply | Verify | CheckBearer | Done | Failed
@@ -135,7 +136,7 @@ class SaslMachine:
         self._nonce = nonce
         self._versions_left = 2 if former is None else 0
         self._is_over = False
-        self._is_raw = False
+        self._has_no_headers = False
         self._mechanism = ""
         self._scram: ScramServer | None = None
         self._is_first = True
@@ -146,7 +147,7 @@ class SaslMachine:
         self._bearer_failure = ""
 
     def receive(self, frame: bytes, now: float) -> Action:
-        """Handle one frame. Not to be called while a `Verify` is in progress."""
+        """Process one frame. Do not call it while a `Verify` or `CheckBearer` is in progress."""
         assert not self._is_over
         assert self._plain is None
         assert self._bearer is None
@@ -158,7 +159,7 @@ class SaslMachine:
         return action
 
     def verified(self, is_valid: bool, now: float) -> Action:
-        """The result of the check that `Verify` requested."""
+        """Process the result of the check that `Verify` requested."""
         assert self._plain is not None
         header, user, check = self._plain
         self._plain = None
@@ -171,13 +172,17 @@ class SaslMachine:
         return self._rejected(header, "the password is wrong, or the user does not exist", user)
 
     def bearer_checked(self, result: Claims | BearerFailed, now: float, wall_s: float) -> Action:
-        """The result of the check that `CheckBearer` requested; `wall_s` is in s since 1970."""
+        """Process the result of the check that `CheckBearer` requested.
+
+        `wall_s` is in seconds since 1970.
+        """
         assert self._bearer is not None
         header = self._bearer
         self._bearer = None
         if isinstance(result, BearerFailed):
-            return self._refuse_bearer(header, str(result))
-        # A clock that is behind accepts an expired token; its session then ends immediately.
+            return self._reject_bearer(header, str(result))
+        # The check accepts tokens that expired less than the allowed clock skew ago. Their session
+        # ends immediately.
         lifetime = max(result.expires_at - wall_s, 0.001)
         action = self._done(header, b"", result.user, "", now, lifetime)
         self._is_over = True
@@ -189,20 +194,20 @@ class SaslMachine:
         try:
             token = bearer_token(message)
         except BearerFailed as failed:
-            return self._refuse_bearer(header, str(failed))
+            return self._reject_bearer(header, str(failed))
         self._bearer = header
         return CheckBearer(token)
 
-    def _refuse_bearer(self, header: RequestHeader, reason: str) -> Reply:
-        """RFC 7628: the client responds to this challenge, and then the login fails."""
+    def _reject_bearer(self, header: RequestHeader, reason: str) -> Reply:
+        """Send a challenge (RFC 7628). The login fails after the client's response to it."""
         self._bearer_failure = reason
         return Reply(self._response(header, FAILURE))
 
     def _receive(self, frame: bytes, now: float) -> Action:
         if now >= self.deadline:
             return Failed(f"no login within {LOGIN_SECONDS_MAX:.0f} s")
-        if self._is_raw:
-            return self._token(_RAW, frame, now)
+        if self._has_no_headers:
+            return self._token(_NO_HEADER, frame, now)
         if len(frame) < _KEY.size:
             return Failed("a frame is shorter than a request header")
         key = _KEY.unpack_from(frame)[0]
@@ -211,7 +216,7 @@ class SaslMachine:
             return Failed(f"{name} is not allowed before the login")
         header = read_header(frame)
         if key == API_VERSIONS:
-            return self._answer_versions(header, frame)
+            return self._respond_versions(header, frame)
         request = decode_request(key, header.api_version, frame, header.body_at)
         if key == SASL_HANDSHAKE:
             return self._handshake(header, request["mechanism"])
@@ -222,9 +227,9 @@ class SaslMachine:
             return (SASL_AUTHENTICATE, SASL_HANDSHAKE)
         return (API_VERSIONS, SASL_HANDSHAKE) if self._versions_left else (SASL_HANDSHAKE,)
 
-    def _answer_versions(self, header: RequestHeader, frame: bytes) -> Action:
+    def _respond_versions(self, header: RequestHeader, frame: bytes) -> Action:
         version = header.api_version
-        # A client whose version is not known sends another one.
+        # If the version is not supported, the client sends another one.
         is_known = APIS[API_VERSIONS].serves(version)
         self._versions_left = 0 if is_known else self._versions_left - 1
         return Reply(respond_api_versions(version, header.correlation_id, frame, header.body_at))
@@ -244,7 +249,7 @@ class SaslMachine:
         if version == 0 and self._former is not None:
             return Failed("SaslHandshake version 0 cannot renew a session")
         self._mechanism = mechanism
-        self._is_raw = version == 0
+        self._has_no_headers = version == 0
         scram = SCRAMS.get(mechanism)
         if scram is not None:
             self._scram = ScramServer(
@@ -320,7 +325,7 @@ class SaslMachine:
         now: float,
         lifetime_max: float = 0.0,
     ) -> Done | Failed:
-        """`lifetime_max` is that of the credential, in seconds; 0: it does not expire."""
+        """Complete the login. `lifetime_max` is that of the credential in seconds; 0: unlimited."""
         principal = principal_of(user)
         if self._former is not None and self._former.principal != principal:
             return self._rejected(header, f"the session belongs to {self._former.user!r}", user)
@@ -330,9 +335,9 @@ class SaslMachine:
         session = Session(principal, user, credential, self._mechanism, expires_at)
         return Done(self._response(header, token, int(lifetime * 1000)), session)
 
-    def _rejected(self, header: RequestHeader, why: str, user: str) -> Failed:
-        reason = f"login of {user[:100]!r} with {self._mechanism} failed: {why}"
-        if header is _RAW:
+    def _rejected(self, header: RequestHeader, cause: str, user: str) -> Failed:
+        reason = f"login of {user[:100]!r} with {self._mechanism} failed: {cause}"
+        if header is _NO_HEADER:
             return Failed(reason, is_rejected=True)
         message = (
             "Authentication failed during authentication due to invalid credentials with SASL "
@@ -344,7 +349,7 @@ class SaslMachine:
 
     @staticmethod
     def _response(header: RequestHeader, token: bytes, lifetime_ms: int = 0) -> bytes:
-        if header is _RAW:
+        if header is _NO_HEADER:
             return token
         body = {"auth_bytes": token, "error_message": None, "session_lifetime_ms": lifetime_ms}
         return encode_response(SASL_AUTHENTICATE, header.api_version, header.correlation_id, body)

@@ -2,10 +2,10 @@
 
 Pure. Nonces and secrets are arguments. The text of a credential is the one that Kafka stores.
 
-S1  the server accepts no channel binding and no authorization id other than the user name; it
+S1  the server accepts no channel binding, and no authorization id other than the user name. It
     compares the GS2 header and both nonces with those of the first message
 S2  an unknown user gets a salt and an iteration count like any other user. The salt is the same
-    for each attempt. The exchange fails at the proof, after the same work
+    for each attempt. The exchange fails at the proof, and takes the same time as for other users
 S3  secrets are compared in constant time
 """
 
@@ -23,7 +23,7 @@ ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16_384
 SALT_BYTES = 16
 NONCE_BYTES = 18
-"""Of randomness. Base64 needs no padding for this size."""
+"""The number of random bytes of a nonce. Base64 needs no padding for this number."""
 _MESSAGE_BYTES_MAX = 4096
 _VALUE = r"[A-Za-z0-9+/=]+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
@@ -46,9 +46,9 @@ class Scram(NamedTuple):
     name: str
     digest: str
     code: int
-    """Its number in the APIs for credentials."""
+    """The number of the mechanism in Kafka's APIs for credentials."""
     size: int
-    """Of a key, in bytes."""
+    """The number of bytes of a key."""
 
 
 SCRAMS = {
@@ -80,7 +80,7 @@ class Credential(NamedTuple):
 
 
 def credential_from_text(text: str) -> Credential | None:
-    """The credential that Kafka's text describes, or None if the text is not valid."""
+    """Decode a credential in Kafka's text form; None if the text is not valid."""
     fields = dict(part.partition("=")[::2] for part in text.split(","))
     try:
         salt, stored_key, server_key = (
@@ -95,7 +95,7 @@ def credential_from_text(text: str) -> Credential | None:
 
 
 def salted_password(scram: Scram, password: str, salt: bytes, iterations: int) -> bytes:
-    """Hi() of RFC 5802. It takes milliseconds: not for the event loop."""
+    """Hi() of RFC 5802. Takes milliseconds: not for the event loop."""
     return hashlib.pbkdf2_hmac(scram.digest, password.encode(), salt, iterations)
 
 
@@ -107,21 +107,21 @@ def credential_of(scram: Scram, salted: bytes, salt: bytes, iterations: int) -> 
 
 
 def verifies(scram: Scram, credential: Credential, password: str) -> bool:
-    """Whether a password belongs to a credential; see `salted_password` for the cost."""
+    """Whether a password belongs to a credential. Takes milliseconds: not for the event loop."""
     salted = salted_password(scram, password, credential.salt, credential.iterations)
     derived = credential_of(scram, salted, credential.salt, credential.iterations)
     return hmac.compare_digest(derived.stored_key, credential.stored_key)
 
 
 def fake_credential(scram: Scram, user: str, secret: bytes) -> Credential:
-    """The credential of a user that does not exist: always the same, and no proof fits it."""
+    """The credential of a user that does not exist. It is always the same; no proof is valid."""
     seed = hmac.digest(secret, f"{scram.name},{user}".encode(), "sha512")
     keys = hmac.digest(secret, seed + b"stored", "sha512")[: scram.size]
     return Credential(seed[:SALT_BYTES], keys, keys[::-1], ITERATIONS_MIN)
 
 
 class ScramFailed(Exception):
-    """The client broke the protocol, or its proof is wrong. The text is for the broker's log."""
+    """A message of the client is not valid, or its proof is wrong. The message is for the log."""
 
 
 class ScramServer:
@@ -144,10 +144,10 @@ class ScramServer:
         self.scram = scram
         self.user = ""
         self.credential: Credential | None = None
-        """None: the user is unknown, and the exchange will fail."""
+        """None if the user is unknown. The exchange then fails."""
         self._credentials = credentials
         self._secret = secret
-        self._used: Credential | None = None
+        self._exchange_credential: Credential | None = None
         self._binding = b""
         self._nonce = ""
         self._first_bare = ""
@@ -172,7 +172,7 @@ class ScramServer:
         self._nonce = match["nonce"] + server_nonce
         self.credential = self._credentials(self.user)
         fake = fake_credential(self.scram, self.user, self._secret)
-        used = self._used = fake if self.credential is None else self.credential
+        used = self._exchange_credential = fake if self.credential is None else self.credential
         salt = b64encode(used.salt).decode()
         self._first_bare = match["bare"]
         self._server_first = f"r={self._nonce},s={salt},i={used.iterations}"
@@ -180,7 +180,7 @@ class ScramServer:
 
     def final(self, message: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(_text(message))
-        used = self._used
+        used = self._exchange_credential
         assert used is not None
         if match is None:
             raise ScramFailed("the client's final message is not valid")
@@ -191,7 +191,7 @@ class ScramServer:
         signed = f"{self._first_bare},{self._server_first},{match['unproven']}".encode()
         if not self._is_proven(used, signed, match["proof"]):
             raise ScramFailed("the proof is wrong")
-        # A credential can change between the two messages.
+        # The credential can change between the two messages.
         if self.credential is None or self._credentials(self.user) != self.credential:
             raise ScramFailed("the user does not exist")
         return b"v=" + b64encode(_hmac(self.scram, used.server_key, signed))
@@ -202,7 +202,7 @@ class ScramServer:
             proof = b64decode(proof_text, validate=True)
         except ValueError:
             return False
-        # Base64 has several texts for the same bytes. Only the usual one is accepted.
+        # Base64 can encode the same bytes in several ways. Only the canonical one is accepted.
         if len(proof) != len(signature) or b64encode(proof).decode() != proof_text:
             return False
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
@@ -223,7 +223,7 @@ def _unescaped(name: str) -> str:
 
 
 def escaped(name: str) -> str:
-    """A user name as SCRAM messages contain it."""
+    """A user name in the form of SCRAM messages."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 

@@ -24,12 +24,12 @@ _ITERATIONS_MIN = 4096
 
 
 class LoginFailed(Exception):
-    """The server's messages are not valid, or do not prove that it knows the credential."""
+    """A message of the server is not valid, or does not prove that it knows the credential."""
 
 
 class LoginClient(Protocol):
     def next(self, challenge: bytes) -> bytes | None:
-        """The token to send after a challenge; None at the end. The first challenge is empty."""
+        """The token to send after a challenge; None at the end. The first challenge is b""."""
 
 
 class PlainClient:
@@ -52,7 +52,7 @@ class ScramClient:
         *,
         is_token: bool = False,
     ) -> None:
-        """With `is_token`, user and password are id and password of a delegation token."""
+        """With `is_token`, `user` and `password` are those of a delegation token: id and HMAC."""
         self._salted = salted
         self._scram = scram
         self._password = password

@@ -1,10 +1,10 @@
-"""TLS settings in Kafka's names, and the SSLContext that they describe.
+"""TLS settings with Kafka's names, and the SSLContext that they describe.
 
-Used by brokers and clients. The caller reads files and gives settings by name, so that prefixes,
-environment and errors stay with it.
+Used by brokers and clients. The caller passes functions that return settings and read files, so it
+decides about prefixes of settings and about errors.
 
-1. A setting that cannot be honoured raises TlsError. Nothing is weakened silently.
-2. Renegotiation and compression are off. Only TLS 1.2 and 1.3 exist.
+1. A setting that is not supported raises TlsError. No setting is ignored.
+2. Renegotiation and compression are disabled. Only TLS 1.2 and 1.3 are supported.
 3. The caller hands private keys to OpenSSL: see env/key_memory.py.
 """
 
@@ -23,15 +23,15 @@ TLS_1_3_SUITES = frozenset(
 _UNSUPPORTED = ("ssl.engine.factory.class", "ssl.provider")
 
 Get = Callable[[str], str | None]
-"""The value of a setting; None if it is not set."""
+"""Returns the value of a setting; None if it is not set."""
 Read = Callable[[str], bytes]
-"""The contents of a file; raises OSError."""
+"""Returns the content of a file; raises OSError."""
 LoadKey = Callable[[ssl.SSLContext, str, str], None]
 """Loads a key with its certificates, and its password, into a context; raises ssl.SSLError."""
 
 
 class TlsError(ValueError):
-    """A setting of TLS that cannot be honoured; the text is a sentence without its end."""
+    """A TLS setting is not valid or not supported. The message has no full stop at its end."""
 
 
 class TlsSettings(NamedTuple):
@@ -39,7 +39,7 @@ class TlsSettings(NamedTuple):
     """The private key and its certificates."""
     key_password: str | None
     trusted: tuple[str, ...]
-    """Certificates of CAs in PEM. A client without any trusts those of the system."""
+    """Certificates of CAs in PEM. If it is empty, a client trusts those of the system."""
     client_auth: str
     versions: tuple[str, ...]
     suites: tuple[str, ...]
@@ -146,7 +146,7 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings, load_key: LoadKey
 def _choose_suites(
     context: ssl.SSLContext, suites: tuple[str, ...], versions: list[ssl.TLSVersion]
 ) -> list[ssl.TLSVersion]:
-    """Set the cipher suites, and return the versions that have any of them.
+    """Set the cipher suites, and return the TLS versions that have at least one of them.
 
     Python cannot select among the three suites of TLS 1.3.
     """
@@ -211,7 +211,7 @@ def _inline(key: str, chain: str) -> Store:
 
 
 def _lines(text: str) -> str:
-    """PEM whose lines were joined, as in Kafka's property files, with its line breaks."""
+    """Add line breaks to PEM text whose lines were joined, as in Kafka's property files."""
     if "\n" in text.strip():
         return text
     return (
@@ -264,7 +264,7 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 def failure_text(error: Exception) -> str:
-    """Why a handshake failed, for a person."""
+    """The reason of a failed handshake, for logs and error messages."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError):

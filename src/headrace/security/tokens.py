@@ -19,7 +19,7 @@ from headrace.security.scram import (
 
 
 def token_hmac(key: str, token_id: str) -> bytes:
-    """The HMAC of a token: its password is the base64 of it."""
+    """The HMAC of a token. The password of the token is the base64 of it."""
     return hmac.digest(key.encode(), token_id.encode(), "sha512")
 
 

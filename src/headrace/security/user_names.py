@@ -1,9 +1,9 @@
-"""Names of users that cannot be confused with another name. Pure.
+"""Rejects user names that can be confused with another name. Pure.
 
-SASLprep (RFC 4013) maps characters that look or mean the same to one form, and prohibits control
-characters. RFC 5802 requires it for SCRAM. Kafka does not apply it, so it accepts "admin" in wide
-letters as another user. Headrace accepts only names that SASLprep does not change. It also rejects
-spaces at the start and the end, which SASLprep keeps.
+SASLprep (RFC 4013) maps characters that look the same, or mean the same, to one form, and prohibits
+control characters. RFC 5802 requires it for SCRAM. Kafka does not apply it, so it accepts "admin"
+in full-width letters as another user. Headrace accepts only names that SASLprep does not change. It
+also rejects spaces at the start and the end, which SASLprep keeps.
 """
 
 import stringprep
@@ -24,7 +24,7 @@ _PROHIBITED = (
 
 
 def saslprep(text: str) -> str | None:
-    """The prepared form of a stored string (RFC 4013), or None if it has prohibited characters."""
+    """The SASLprep form of a stored string; None if it has prohibited characters."""
     mapped = "".join(
         " " if stringprep.in_table_c12(each) else each
         for each in text
@@ -37,7 +37,7 @@ def saslprep(text: str) -> str | None:
 
 
 def _is_one_direction(text: str) -> bool:
-    """RFC 3454, section 6: text from right to left is not mixed with other text."""
+    """Whether text from right to left is not mixed with other text (RFC 3454, section 6)."""
     if not any(map(stringprep.in_table_d1, text)):
         return True
     has_left_to_right = any(map(stringprep.in_table_d2, text))
@@ -46,7 +46,7 @@ def _is_one_direction(text: str) -> bool:
 
 
 def name_error(name: str) -> str:
-    """Why a user cannot have this name, or ""."""
+    """Why a user cannot have this name; "" if it can."""
     if name.isascii() and name.isprintable():
         prepared: str | None = name
     else:

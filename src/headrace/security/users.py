@@ -1,7 +1,7 @@
 """The stored data of users, and the rules for changes. Pure.
 
-1. A user name that starts with RESERVED_PREFIX belongs to brokers: clients cannot create it.
-2. A user gets a credential only if no other name looks the same, see user_names.py.
+1. A user name that starts with RESERVED_PREFIX belongs to brokers. Clients cannot create it.
+2. A user gets a credential only if no other name looks the same (see user_names.py).
 3. Brokers log in as BROKER_USER, on the listener between brokers only.
 """
 
@@ -22,7 +22,7 @@ from headrace.security.user_names import name_error
 RESERVED_PREFIX = "__headrace"
 BROKER_USER = RESERVED_PREFIX
 NAME_BYTES_MAX = 255
-"""It is the name of a node in the store."""
+"""The limit of a user name, because it is the name of a node in the store."""
 SALT_BYTES_MAX = 1024
 
 
@@ -45,7 +45,7 @@ def ended_credentials(before: Mapping[str, str], after: Mapping[str, str]) -> li
 
 
 def check_user(name: str, mechanism: int) -> Scram:
-    """The mechanism of a credential to change; ApiError if Kafka would reject it, too."""
+    """The mechanism of a credential that a client changes or deletes. Raises ApiError."""
     if not name:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     scram = scram_of_code(mechanism)
@@ -65,7 +65,7 @@ def check_user(name: str, mechanism: int) -> Scram:
 
 
 def check_new_user(name: str, mechanism: int) -> Scram:
-    """As `check_user`, for a user that gets a credential. Other names can only be deleted."""
+    """As `check_user`, for a user that gets a credential. Names with errors can only be deleted."""
     scram = check_user(name, mechanism)
     error = name_error(name)
     if error:

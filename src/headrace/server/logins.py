@@ -28,7 +28,7 @@ from headrace.requests.context import BrokerContext
 from headrace.runtime.worker import Worker
 from headrace.security.bearer import BearerFailed, Claims
 from headrace.security.brokers import broker_credential, salt_secret
-from headrace.security.failures import Failures
+from headrace.security.failures import FailedLogins
 from headrace.security.passwords import KnownPasswords
 from headrace.security.plain import Work, failing_work, verifies_plain
 from headrace.security.sasl_machine import (
@@ -76,7 +76,9 @@ class Logins:
         config = broker.config
         self.plane = plane
         self.frame_bytes_max = config.get_int("sasl.server.max.receive.size")
-        self.failures = Failures(config.get_int("connection.failed.authentication.delay.ms") / 1000)
+        self.failures = FailedLogins(
+            config.get_int("connection.failed.authentication.delay.ms") / 1000
+        )
         self.passwords = KnownPasswords(os.urandom(32))
         self.open: dict[_Login, None] = {}
         """Oldest first."""

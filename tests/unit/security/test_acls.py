@@ -149,7 +149,7 @@ def test_prefixed_star_is_a_prefix_and_no_wildcard() -> None:
 def test_deny_on_the_wildcard_wins_over_a_literal_allow() -> None:
     made = authorizer(allow("a"), deny("*", user="User:*"))
     decision = made.decide(ANN, HOST, Operation.READ, topic_resource("a"))
-    assert (decision.is_allowed, decision.rule) == (False, deny("*", user="User:*"))
+    assert (decision.is_allowed, decision.acl) == (False, deny("*", user="User:*"))
 
 
 def test_super_user_is_allowed_despite_a_deny() -> None:

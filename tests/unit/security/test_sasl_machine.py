@@ -16,7 +16,7 @@ from headrace.security.failures import (
     DELAYED_MAX,
     DELAYED_PER_ADDRESS_MAX,
     FREE_FAILURES,
-    Failures,
+    FailedLogins,
 )
 from headrace.security.sasl_machine import (
     LOGIN_SECONDS_MAX,
@@ -290,7 +290,7 @@ def _feed(login: Login, frames: list[bytes]) -> None:
 
 
 def test_failures_of_one_address_raise_its_delay() -> None:
-    failures = Failures(0.1)
+    failures = FailedLogins(0.1)
     delays = [failures.failed("a", 1.0) for _ in range(FREE_FAILURES + 1)]
     assert delays == [0.1] * FREE_FAILURES + [DELAY_SECONDS_MAX]
     assert failures.failed("b", 1.0) == 0.1
@@ -298,7 +298,7 @@ def test_failures_of_one_address_raise_its_delay() -> None:
 
 
 def test_delayed_responses_are_limited_per_address_and_in_total() -> None:
-    failures = Failures(0.1)
+    failures = FailedLogins(0.1)
     delays = [failures.failed("a", 1.0) for _ in range(DELAYED_PER_ADDRESS_MAX + 1)]
     assert delays.count(None) == 1
     assert not failures.admits("a", 1.0)
@@ -316,7 +316,7 @@ def test_delayed_responses_are_limited_per_address_and_in_total() -> None:
 
 
 def test_addresses_are_limited() -> None:
-    failures = Failures(0.0)
+    failures = FailedLogins(0.0)
     for number in range(ADDRESSES_MAX + 5):
         if failures.failed(str(number), 1.0) is not None:
             failures.ended(str(number))
