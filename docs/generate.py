@@ -140,7 +140,7 @@ def _settings(rows: Iterable[Setting], *, tells_dynamic: bool) -> str:
     head = ("setting", "type", "default", "meaning")
     lines = [
         (
-            f"`{row.name}`" + (" *" if tells_dynamic and row.dynamic else ""),
+            f"`{row.name}`" + (" *" if tells_dynamic and row.is_dynamic else ""),
             row.kind.name.lower(),
             _default(row),
             _meaning(row).replace("|", "\\|"),
@@ -166,11 +166,11 @@ def _idle(rows: Iterable[Setting]) -> str:
 
 
 def _topic_settings() -> str:
-    return _settings((r for r in TOPIC_SETTINGS.values() if r.honoured), tells_dynamic=False)
+    return _settings((r for r in TOPIC_SETTINGS.values() if r.has_effect), tells_dynamic=False)
 
 
 def _idle_topic_settings() -> str:
-    return _idle(r for r in TOPIC_SETTINGS.values() if not r.honoured)
+    return _idle(r for r in TOPIC_SETTINGS.values() if not r.has_effect)
 
 
 def _group_settings() -> str:
@@ -182,7 +182,7 @@ def _is_own(row: Setting) -> bool:
 
 
 def _broker_settings() -> str:
-    rows = [r for r in broker_settings().values() if r.honoured and not _is_own(r)]
+    rows = [r for r in broker_settings().values() if r.has_effect and not _is_own(r)]
     return _settings(rows, tells_dynamic=True)
 
 
@@ -191,7 +191,7 @@ def _own_settings() -> str:
 
 
 def _idle_broker_settings() -> str:
-    return _idle(r for r in broker_settings().values() if not r.honoured)
+    return _idle(r for r in broker_settings().values() if not r.has_effect)
 
 
 def _other_defaults() -> str:

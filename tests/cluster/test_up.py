@@ -18,7 +18,7 @@ from headrace.cli.failure import Failure
 from headrace.cli.supervisor import broker_count, replication_settings
 from headrace.client import connect
 from headrace.config.broker import BrokerConfig
-from headrace.ensemble.zookeeper import free_port, port_is_free
+from headrace.ensemble.zookeeper import free_port, is_port_free
 from headrace.ensemble.zookeeper_jars import JARS
 from headrace.testing import RunningBroker
 from tests.cluster.processes import wait_until, wait_until_gone
@@ -139,7 +139,7 @@ def test_cluster_without_pyspark_downloads_zookeeper_and_opens_no_other_port(
         environment = bare_machine(tmp_path, maven.url)
         first = free_port()
         options = ["--brokers", "2", "--zookeeper-nodes", "2", "--zookeeper-port", str(first)]
-        if not port_is_free(first + 1):
+        if not is_port_free(first + 1):
             options[-1] = "0"
         with started(tmp_path / "data", *options, environment=environment) as up:
             assert len(maven.requests) == len(JARS)

@@ -34,7 +34,7 @@ from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import Child, ChildFailed
 from headrace.ensemble.java import NotInstalled, check_installed
 from headrace.ensemble.monitor import Monitor
-from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, port_is_free
+from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, is_port_free
 
 HOST = "127.0.0.1"
 START_S_MAX = 60.0
@@ -73,7 +73,7 @@ def zookeeper_ports(count: int, first: int | None, *, usual: bool) -> list[int]:
     if first:
         return list(range(first, first + count))
     ports = list(range(CLIENT_PORT, CLIENT_PORT + count))
-    is_usual = first is None and usual and all(map(port_is_free, ports))
+    is_usual = first is None and usual and all(map(is_port_free, ports))
     return ports if is_usual else [free_port() for _ in ports]
 
 
@@ -124,7 +124,7 @@ class Supervisor:
 
     def check_ports(self) -> None:
         for port in self._ports:
-            if port and not port_is_free(port):
+            if port and not is_port_free(port):
                 raise Failure(
                     f"Port {port} is in use: another broker might be running. Stop it, or choose "
                     "another first port with --port (0 selects free ports)."
@@ -135,7 +135,7 @@ class Supervisor:
         try:
             self._start(signals.check)
             while not signals.wait(CHECK_S):
-                self._monitor.look(time.monotonic())
+                self._monitor.check(time.monotonic())
                 self._report_dead_brokers()
                 if not any(broker.process.running for broker in self._brokers):
                     break
@@ -224,7 +224,7 @@ class Supervisor:
             if child.name not in self._failed:
                 self._failed.add(child.name)
                 report(
-                    f"{child.name} stopped unexpectedly ({child.ending()}); {rest}. Its log: "
+                    f"{child.name} stopped unexpectedly ({child.exit_text()}); {rest}. Its log: "
                     f"{child.output}"
                 )
 

@@ -141,7 +141,7 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
         write_ready()
         monitor = Monitor(zookeeper.nodes, report, write_ready)
         while not stopping.wait(CHECK_S):
-            monitor.look(time.monotonic())
+            monitor.check(time.monotonic())
     except StoppedAtStart:
         pass
     finally:

@@ -1,14 +1,14 @@
 """Kafka's settings that have no effect here, so that a server.properties of Kafka is accepted.
 
 One line each: name, type, default ("-" is none), limits ("*" is none, "low..high", or choices
-between "|"), and marks. They are read when a name is not among the broker's own rows, or when all
-settings are requested. The section is the reason why they have no effect (features.py).
+between "|"), and marks. They are parsed when a name is not among the broker's own rows, or when all
+settings are requested. The key of each section is the reason why they have no effect (features.py).
 """
 
 from headrace.config.setting import ConfigType, Setting
 
 _SECTIONS: dict[str, str] = {
-    "insides": """
+    "internals": """
 add.partitions.to.txn.retry.backoff.max.ms int 100 0..
 add.partitions.to.txn.retry.backoff.ms int 20 1..
 delete.records.purgatory.purge.interval.requests int 1 *
@@ -302,9 +302,9 @@ def _row(fields: list[str], feature: str) -> Setting:
         high=high,
         choices=choices,
         needs=feature,
-        dynamic="dynamic" in marks,
-        per_broker="per-broker" in marks,
-        hidden="hidden" in marks,
+        is_dynamic="dynamic" in marks,
+        is_per_broker="per-broker" in marks,
+        is_hidden="hidden" in marks,
     )
 
 

@@ -3,12 +3,12 @@
 Determines the effective value of each setting and its source. It logs nothing and reads no file:
 the caller logs ``notes`` once.
 
-1. Levels, strongest first: dynamic for this broker, dynamic for all brokers, static, default.
-   Within a level, the stronger name of a setting applies: log.retention.ms, then .minutes, then
-   .hours.
-2. A broker starts only with values within their limits. A dynamic value from the store that is not
-   valid is ignored, because another version can have written it.
-3. ``version`` increases with each change; TopicConfig objects are shared until then.
+1. The levels are, strongest first: dynamic for this broker, dynamic for all brokers, static,
+   default. Within a level, the stronger name of a setting applies: log.retention.ms, then .minutes,
+   then .hours.
+2. A broker starts only if its static values are valid. A dynamic value from the store that is not
+   valid is ignored, because another version of Headrace can have written it.
+3. ``version`` increases with each change of dynamic settings.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ _TOPIC_CONFIGS_MAX = 4096
 
 class BrokerConfig:
     def __init__(self) -> None:
-        """Only defaults; see ``load``."""
+        """Create a configuration with default values only. Use ``load`` for others."""
         self.version = 0
         self.listeners: tuple[Endpoint, ...] = ()
         self.advertised: tuple[Endpoint, ...] = ()
@@ -78,19 +78,19 @@ class BrokerConfig:
         *,
         origin: str = "server.properties",
     ) -> "BrokerConfig":
-        """Load a file's properties and those of the command line.
+        """Load the properties of a file, and those of the command line.
 
-        ConfigError has the cause and origin. An unknown name in the file is a note; on the command
-        line it is an error.
+        Raises ConfigError. An unknown name in the file only causes a note. On the command line, it
+        is an error.
         """
         config = cls()
-        config._take(properties, origin)
-        config._take(overrides, COMMAND_LINE)
+        config._add_static(properties, origin)
+        config._add_static(overrides, COMMAND_LINE)
         config._check_together()
         config._read_listeners()
         return config
 
-    def _take(self, properties: Mapping[str, str], origin: str) -> None:
+    def _add_static(self, properties: Mapping[str, str], origin: str) -> None:
         for name, text in properties.items():
             row = broker_setting(name)
             if row is None:
@@ -137,7 +137,7 @@ class BrokerConfig:
                     f"queued.max.request.bytes cannot be {queued_bytes_max}: it must be at least "
                     f"socket.request.max.bytes, which is {request_bytes_max}."
                 )
-            # Kafka has no limit by default, so a file of Kafka can raise only the other setting.
+            # Kafka has no default limit, so Kafka's files often raise only the other setting.
             self._values["queued.max.request.bytes"] = request_bytes_max
 
     def _check_order(self, low_name: str, high_name: str) -> None:
@@ -152,7 +152,7 @@ class BrokerConfig:
         controllers: set[str] = set()
         if self.is_set("controller.listener.names"):
             controllers.update(map(str.upper, self.get_list("controller.listener.names")))
-        # Kafka's example file has a listener for its Raft quorum, which does not exist here.
+        # Kafka's example file has a listener for the Raft quorum, which Headrace does not have.
         protocols |= dict.fromkeys(controllers, "PLAINTEXT")
         listeners = parse_listeners("listeners", self.get_list("listeners"), protocols)
         advertised = parse_listeners(
@@ -173,7 +173,7 @@ class BrokerConfig:
             for endpoint in self.listeners
             if endpoint.protocol in SASL_PROTOCOLS
         }
-        check_tls(self._asks_for, self.listeners)
+        check_tls(self._has_tls_setting, self.listeners)
         check_values(self._static)
         check_unknown(self._unknown)
         check_prefixes(self._static, {e.listener for e in self.listeners} | controllers)
@@ -186,18 +186,18 @@ class BrokerConfig:
             endpoint.listener for endpoint in self.listeners if endpoint.protocol in TLS_PROTOCOLS
         )
 
-    def _asks_for(self, name: str) -> bool:
-        """Whether a setting of TLS is set to anything but its neutral value."""
+    def _has_tls_setting(self, name: str) -> bool:
+        """Whether a TLS setting has a value other than an empty one or none."""
         return (self._text(name) or "").strip().lower() not in ("", "none")
 
     def tls_values(self, listener: str) -> dict[str, str | None]:
-        """The settings of TLS for a listener, as text: its own, else those for all listeners."""
+        """The TLS settings of a listener, as text: its own, else those for all listeners."""
         prefix = f"listener.name.{listener.lower()}."
         protocols = {endpoint.listener: endpoint.protocol for endpoint in self.listeners}
         values: dict[str, str | None] = {}
         for name in TLS_NAMES:
             text = self._text(prefix + name)
-            # As in Kafka: the setting for all listeners is for those without SASL.
+            # As in Kafka, ssl.client.auth without a prefix does not apply to SASL_SSL listeners.
             if text is None and not (
                 name == "ssl.client.auth" and protocols.get(listener) == SASL_SSL
             ):
@@ -281,7 +281,7 @@ class BrokerConfig:
         return value
 
     def get_optional_str(self, name: str) -> str | None:
-        """None if it is not set, or empty."""
+        """The value; None if it is not set, or empty."""
         value = self[name]
         assert value is None or isinstance(value, str)
         return value or None
@@ -292,7 +292,7 @@ class BrokerConfig:
         return value
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """Empty if it is not set."""
+        """The members of a list; empty if it is not set."""
         value = self[name]
         assert value is None or isinstance(value, tuple)
         return value or ()
@@ -345,10 +345,10 @@ class BrokerConfig:
         return None
 
     def notes(self) -> list[str]:
-        """Notes for the owner of the file, one line each."""
+        """Notes about settings that probably do not have the intended effect, one line each."""
         lines = [f"{unknown_name(name, of_topic=False)} It is ignored." for name in self._unknown]
         rows = [row for row in map(broker_setting, sorted(self._static)) if row is not None]
-        idle = [row.name for row in rows if not row.honoured]
+        idle = [row.name for row in rows if not row.has_effect]
         if idle:
             lines.append(f"Accepted without effect: {', '.join(idle)}.")
         if self._controller_listeners:
@@ -384,7 +384,10 @@ class BrokerConfig:
         return row.default_value
 
     def topic_config(self, overrides: Mapping[str, str] = _NOTHING) -> TopicConfig:
-        """The settings of a topic; unknown names and invalid values are ignored."""
+        """The settings of a topic. Unknown names and invalid values are ignored.
+
+        Topics with the same settings share one object, until the broker's settings change.
+        """
         key = frozenset(overrides.items())
         config = self._topic_configs.get(key)
         if config is None:
@@ -407,9 +410,14 @@ class BrokerConfig:
     def update_dynamic(
         self, broker: Mapping[str, str], defaults: Mapping[str, str] = _NOTHING
     ) -> frozenset[str]:
-        """Set the store's settings for this broker, and for all; returns the names that changed."""
-        new = {name: text for name, text in broker.items() if _fits(name, text)}
-        new_defaults = {name: text for name, text in defaults.items() if _fits(name, text)}
+        """Set the dynamic settings of this broker, and those for all brokers.
+
+        Returns the names of the settings whose effective value has changed.
+        """
+        new = {name: text for name, text in broker.items() if _is_valid_dynamic(name, text)}
+        new_defaults = {
+            name: text for name, text in defaults.items() if _is_valid_dynamic(name, text)
+        }
         touched = {*self._dynamic, *self._dynamic_defaults, *new, *new_defaults}
         old = {name: self[name] for name in touched}
         self._dynamic = new
@@ -455,13 +463,13 @@ def _row(name: str) -> Setting:
 def _in_unit(row: Setting, value: Value, factor: int) -> Value:
     if factor == 1 or not isinstance(value, int):
         return value
-    # A negative number of hours means no limit, which is -1 in the topic's row.
+    # A negative number of hours means no limit, which is -1 for topics.
     return max(value * factor, int(row.low or 0))
 
 
-def _fits(name: str, text: str) -> bool:
+def _is_valid_dynamic(name: str, text: str) -> bool:
     row = broker_setting(name)
-    if row is None or not row.dynamic:
+    if row is None or not row.is_dynamic:
         return False
     try:
         row.parse(text)

@@ -105,7 +105,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         _UNLIMITED,
         "The maximum number of connections. The broker closes further connections immediately.",
         low=0,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "max.connections.per.ip",
@@ -114,7 +114,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "The maximum number of connections from one IP address. The broker closes "
         "further connections immediately.",
         low=0,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "quota.producer.default",
@@ -123,7 +123,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "The maximum number of bytes per second that a client id without a quota can produce "
         "to this broker, see docs/SECURITY.md.",
         low=1,
-        hidden=True,
+        is_hidden=True,
     ),
     Setting(
         "controller.quota.window.num",
@@ -290,7 +290,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "86400000",
         "The time in ms after which a partition removes the state of an idle idempotent producer.",
         low=1,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "producer.id.expiration.check.interval.ms",
@@ -298,7 +298,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "600000",
         "The interval in ms at which a partition checks for idle producers to remove.",
         low=1,
-        hidden=True,
+        is_hidden=True,
     ),
     Setting(
         "log.cleaner.enable",
@@ -312,7 +312,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "15000",
         "The time in ms that compaction pauses if no log needs it.",
         low=0,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size",
@@ -320,7 +320,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "134217728",
         "The memory in bytes for compaction's table of keys.",
         low=1_048_576,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "log.cleaner.io.buffer.load.factor",
@@ -330,7 +330,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "compacted in the next run.",
         low=0.01,
         high=1,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",
@@ -338,7 +338,7 @@ TOPIC_AND_LOG_ROWS: tuple[Setting, ...] = (
         "1.7976931348623157E308",
         "The maximum number of bytes per second that compaction reads and writes.",
         low=1,
-        dynamic=True,
+        is_dynamic=True,
     ),
 )
 

@@ -4,9 +4,9 @@ Implements the operations of IncrementalAlterConfigs and the checks of CreateTop
 and IncrementalAlterConfigs. Pure: it returns the settings to store, or raises ApiError.
 
 1. All changes of a resource are applied, or none.
-2. An unknown name or invalid value is INVALID_CONFIG; a broker accepts unknown names, however. A
-   setting that cannot change at run time, or a contradictory request, is INVALID_REQUEST. This is
-   as in Kafka, except that Kafka rejects invalid values of a broker with INVALID_REQUEST.
+2. An unknown name of a topic or group, or an invalid value, is INVALID_CONFIG. A setting that
+   cannot change while the broker runs, or a contradictory request, is INVALID_REQUEST. This is as
+   in Kafka, except that Kafka rejects invalid values of a broker with INVALID_REQUEST.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ from headrace.config.table import (
 )
 from headrace.model.errors import ApiError, ErrorCode
 
-_UNHELD_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
+_UNSUPPORTED_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 _LAGS = frozenset({"min.compaction.lag.ms", "max.compaction.lag.ms"})
 
 
@@ -61,7 +61,7 @@ def apply_broker_changes(
     *,
     for_all_brokers: bool,
 ) -> dict[str, str]:
-    """The dynamic settings of this broker, or of all, after the changes, checked as a whole."""
+    """The dynamic settings after the changes, checked as a whole: of this broker, or of all."""
     after = apply_changes(current, changes, broker_setting, lambda row: config[row.name])
     check_broker_config(after, for_all_brokers=for_all_brokers)
     return after
@@ -158,7 +158,7 @@ def check_topic_config(config: BrokerConfig, settings: Mapping[str, str]) -> Non
         if row is None:
             raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=True))
         values[name] = _parse(row, text)
-    # The broker's defaults can contradict each other; a topic that sets neither is not rejected.
+    # A topic that sets neither lag is valid, even if the broker's defaults contradict each other.
     if not _LAGS.isdisjoint(settings):
         _check_lags("", values)
     if values["remote.storage.enable"]:
@@ -169,7 +169,7 @@ def check_topic_config(config: BrokerConfig, settings: Mapping[str, str]) -> Non
 
 
 def _check_lags(prefix: str, values: Mapping[str, Value]) -> None:
-    """Check the lags of a topic, or with a prefix of a broker; either can be missing."""
+    """Check that the minimum lag is at most the maximum. A broker's names have a prefix."""
     low_name, high_name = f"{prefix}min.compaction.lag.ms", f"{prefix}max.compaction.lag.ms"
     low, high = values.get(low_name), values.get(high_name)
     if isinstance(low, int) and isinstance(high, int) and low > high:
@@ -189,19 +189,19 @@ def check_broker_config(settings: Mapping[str, str], *, for_all_brokers: bool) -
                 raise ApiError(ErrorCode.INVALID_CONFIG, unknown_name(name, of_topic=False))
             # Kafka accepts such names for its plug-ins, and the tests of kafkajs rely on it.
             continue
-        if name == _UNHELD_THROTTLE:
-            # A user who sets a limit before a reassignment would rely on it.
+        if name == _UNSUPPORTED_THROTTLE:
+            # A user who sets this limit before a reassignment would rely on it.
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
                 f"{name} cannot be set: a broker has one directory.",
             )
-        if not row.dynamic:
+        if not row.is_dynamic:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"{name} cannot be changed while the broker runs. Set it in its properties file, "
                 "and restart it.",
             )
-        if for_all_brokers and row.per_broker:
+        if for_all_brokers and row.is_per_broker:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"{name} cannot be set for all brokers: send it for one broker.",

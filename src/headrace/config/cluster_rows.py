@@ -141,7 +141,7 @@ GROUP_ROWS: tuple[Setting, ...] = (
         "The interval in ms at which subscriptions by regular expression are matched again, even "
         "if no topic was created or deleted.",
         low=10_000,
-        hidden=True,
+        is_hidden=True,
     ),
     Setting(
         "offset.metadata.max.bytes",
@@ -241,7 +241,7 @@ TRANSACTION_ROWS: tuple[Setting, ...] = (
         "true",
         "Whether a partition verifies with the coordinator that a transaction is open "
         "before it accepts its first records.",
-        dynamic=True,
+        is_dynamic=True,
         needs="transactions",
     ),
     Setting(
@@ -321,7 +321,7 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "1",
         "The number of connections from a follower to each leader.",
         low=1,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "replica.fetch.backoff.ms",
@@ -379,7 +379,7 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "The receive buffer (SO_RCVBUF) of followers' connections in bytes. -1 uses the default "
         "of the operating system.",
         low=-1,
-        needs="insides",
+        needs="internals",
     ),
     Setting(
         "replica.socket.timeout.ms",
@@ -408,7 +408,7 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "The maximum number of bytes per second that the broker sends to followers that"
         " are not in sync, for the replicas in leader.replication.throttled.replicas.",
         low=0,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "follower.replication.throttled.rate",
@@ -417,7 +417,7 @@ CLUSTER_ROWS: tuple[Setting, ...] = (
         "The maximum number of bytes per second that the broker fetches while it is not"
         " in sync, for the replicas in follower.replication.throttled.replicas.",
         low=0,
-        dynamic=True,
+        is_dynamic=True,
     ),
     Setting(
         "auto.leader.rebalance.enable",

@@ -2,9 +2,9 @@
 
 Pure: rows in, rows out. The handler selects the fields of its version.
 
-1. All settings are listed, set or not. Kafka's internal and removed names are listed only if they
-   are set.
-2. The value of a password is never returned, nor that of an unknown name.
+1. All settings are listed, also those that are not set. Kafka's internal and removed settings are
+   listed only if they are set.
+2. The value of a password, or of an unknown name, is never returned.
 3. The first synonym is the effective value, and its source is the source of the row.
 """
 
@@ -37,11 +37,11 @@ class ConfigRow(NamedTuple):
 def describe_topic(
     config: BrokerConfig, overrides: Mapping[str, str], names: Collection[str] | None = None
 ) -> list[ConfigRow]:
-    """The settings of a topic, or those in ``names``; unknown names are ignored."""
+    """The settings of a topic, or only those in ``names``. Unknown names are ignored."""
     return [
         _topic_row(config, row, overrides)
         for name, row in TOPIC_SETTINGS.items()
-        if (names is None or name in names) and (not row.hidden or name in overrides)
+        if (names is None or name in names) and (not row.is_hidden or name in overrides)
     ]
 
 
@@ -70,7 +70,7 @@ def _topic_row(config: BrokerConfig, row: Setting, overrides: Mapping[str, str])
 def describe_group(
     config: BrokerConfig, overrides: Mapping[str, str], names: Collection[str] | None = None
 ) -> list[ConfigRow]:
-    """The settings of a consumer group, whether it exists or not."""
+    """The settings of a consumer group, which need not exist."""
     rows = []
     for name, row in GROUP_SETTINGS.items():
         if names is not None and name not in names:
@@ -94,7 +94,7 @@ def describe_broker(config: BrokerConfig, names: Collection[str] | None = None) 
     rows = [
         _broker_row(config, row)
         for name, row in config.settings().items()
-        if (names is None or name in names) and (not row.hidden or config.is_set(name))
+        if (names is None or name in names) and (not row.is_hidden or config.is_set(name))
     ]
     return rows + [
         _unknown_row(name, source)
@@ -127,8 +127,8 @@ def describe_broker_defaults(
             )
     return rows + [
         _unknown_row(name, source)
-        for name, where in config.unknown_names.items()
-        if where is source and (names is None or name in names)
+        for name, name_source in config.unknown_names.items()
+        if name_source is source and (names is None or name in names)
     ]
 
 
@@ -138,7 +138,7 @@ def _broker_row(config: BrokerConfig, row: Setting) -> ConfigRow:
         row.name,
         None if row.is_sensitive else render(config[row.name]),
         synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
-        not row.dynamic,
+        not row.is_dynamic,
         row.is_sensitive,
         tuple(synonyms),
         row.kind,
@@ -147,7 +147,7 @@ def _broker_row(config: BrokerConfig, row: Setting) -> ConfigRow:
 
 
 def _synonyms_since(config: BrokerConfig, name: str) -> list[Synonym]:
-    """As in Kafka, the list begins with this name: log.retention.hours has its own row."""
+    """The synonyms from this name on, as in Kafka: stronger names have their own rows."""
     synonyms = _broker_synonyms(config, name)
     while synonyms and synonyms[0].name != name:
         synonyms.pop(0)
@@ -176,14 +176,14 @@ def _synonym(row: Setting, text: str, source: ConfigSource) -> Synonym:
 
 
 def _unknown_row(name: str, source: ConfigSource) -> ConfigRow:
-    # Kafka also hides the values of such names: a plug-in's secret can be among them.
+    # As in Kafka, the value is not returned, because it can be the secret of a plug-in.
     read_only = source is ConfigSource.STATIC_BROKER_CONFIG
     synonyms = (Synonym(name, None, source),)
     return ConfigRow(name, None, source, read_only, True, synonyms, ConfigType.UNKNOWN, "")
 
 
-def _value(row: Setting, text: str, otherwise: Value) -> Value:
+def _value(row: Setting, text: str, default: Value) -> Value:
     try:
         return row.parse(text)
     except ConfigError:
-        return otherwise
+        return default

@@ -1,6 +1,6 @@
-"""Features of Apache Kafka that Headrace lacks, for settings that have no effect.
+"""The reasons why some settings of Apache Kafka have no effect: the features that Headrace lacks.
 
-A row with ``needs`` is accepted without effect, for the reason given here.
+The field ``needs`` of a row without effect is a key of this table.
 """
 
 MISSING = {
@@ -12,7 +12,7 @@ MISSING = {
     "streams": "the streams rebalance protocol is not supported yet",
     "links": "connections between brokers have their own time limits",
     "directories": "a broker has one data directory",
-    "insides": "it tunes internals of Apache Kafka",
+    "internals": "it tunes internals of Apache Kafka",
     "jvm": "it configures Java classes or JVM metrics",
     "kraft": "Headrace has no Raft quorum; the controller keeps its state in the store",
     "legacy": "it belongs to older versions of Apache Kafka",

@@ -1,6 +1,6 @@
 """The settings of a consumer group, and their limits.
 
-A group without its own value uses that of the broker. The broker also has the limits.
+If a group does not set a value, the broker's default applies. The limits are broker settings.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 
 
 class Bounds(NamedTuple):
-    """The broker's settings for one group setting."""
+    """The names of the broker's settings for one group setting."""
 
     default: str
     low: str

@@ -1,11 +1,11 @@
 """Parses and checks ``listeners`` and ``advertised.listeners``.
 
-It resolves no name and opens no socket: an empty host means all interfaces, and port 0 a free port,
-until the caller replaces them.
+It resolves no name and opens no socket. An empty host means all interfaces, and port 0 means a free
+port, until the caller replaces them.
 
 1. Listener names are unique. Ports are unique as well, except for one IPv4 and one IPv6 address
    (KIP-797).
-2. A setting of TLS that cannot be honoured is rejected.
+2. A TLS setting that is not supported is rejected.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -81,15 +81,15 @@ def check_listeners(listeners: tuple[Endpoint, ...]) -> None:
         raise ConfigError("listeners is empty: a broker needs an address to listen on.")
     for index, one in enumerate(listeners):
         for other in listeners[index + 1 :]:
-            if one.port and one.port == other.port and not _share_a_port(one.host, other.host):
+            if one.port and one.port == other.port and not _can_share_port(one.host, other.host):
                 raise ConfigError(
                     f"listeners contains {one.listener} and {other.listener} on port {one.port}: "
                     "each needs its own port."
                 )
 
 
-def _share_a_port(one: str, other: str) -> bool:
-    """Whether two hosts can use one port: both specific and different, or both wildcards."""
+def _can_share_port(one: str, other: str) -> bool:
+    """Whether two hosts can have the same port: different addresses, or 0.0.0.0 and [::]."""
     if one in ANY_HOSTS or other in ANY_HOSTS:
         return {one, other} == {"0.0.0.0", "::"}
     return one != other
@@ -137,7 +137,7 @@ def check_advertised(listeners: tuple[Endpoint, ...], advertised: tuple[Endpoint
 
 
 def check_mechanisms(setting: str, mechanisms: tuple[str, ...]) -> None:
-    """What a SASL listener offers; `setting` is the name of the setting that lists it."""
+    """Check the mechanisms of a SASL listener. `setting` is the name of the setting."""
     for mechanism in mechanisms:
         if mechanism not in LISTENER_MECHANISMS:
             raise ConfigError(
@@ -149,7 +149,7 @@ def check_mechanisms(setting: str, mechanisms: tuple[str, ...]) -> None:
 
 
 def check_internal(internal: Endpoint, listeners: tuple[Endpoint, ...]) -> None:
-    """The listener between brokers must not be a way around the login of the others."""
+    """Check that the listener for brokers requires a login if another listener does."""
     if internal.protocol not in SASL_PROTOCOLS and any(e.protocol != PLAINTEXT for e in listeners):
         raise ConfigError(
             f"inter.broker.listener.name is {internal.listener}, which uses {internal.protocol}, "
@@ -160,7 +160,7 @@ def check_internal(internal: Endpoint, listeners: tuple[Endpoint, ...]) -> None:
 
 
 def internal_protocol(listeners: tuple[Endpoint, ...]) -> str:
-    """The protocol between brokers, if no setting names their listener."""
+    """The protocol of the listener for brokers, if no setting names this listener."""
     protocols = {endpoint.protocol for endpoint in listeners}
     if protocols & TLS_PROTOCOLS:
         return SASL_SSL
@@ -168,7 +168,7 @@ def internal_protocol(listeners: tuple[Endpoint, ...]) -> str:
 
 
 def check_tls(is_set: Callable[[str], bool], listeners: tuple[Endpoint, ...]) -> None:
-    """Settings that would have no effect, although the operator relies on them."""
+    """Reject TLS settings that would have no effect."""
     by_prefix = {
         f"listener.name.{endpoint.listener.lower()}.": endpoint.protocol for endpoint in listeners
     }

@@ -1,7 +1,7 @@
 """One row of the settings table: name, type, default, limits and documentation.
 
-Converts text to a typed value, and describes the allowed values in errors. It does not depend on
-particular settings (the rows are in ``*_rows.py``) and does no I/O.
+Converts text to a typed value, and describes the allowed values in errors. The rows are in
+``*_rows.py``. It does no I/O.
 
 1. ``parse`` returns a value of the row's type within its limits, or raises ConfigError.
 2. An error shows at most 100 characters of the value, escaped, and no password.
@@ -73,7 +73,7 @@ _NUMBER_CHARACTERS = frozenset("0123456789+-.eE")
 
 
 class Setting:
-    """A row. Plain slots instead of a data class: hundreds are created while the broker starts."""
+    """One row. It is not a data class, because the broker creates hundreds of rows at its start."""
 
     __slots__ = (
         "allowed_text",
@@ -81,15 +81,15 @@ class Setting:
         "choices",
         "default",
         "doc",
-        "dynamic",
-        "hidden",
         "high",
+        "is_dynamic",
+        "is_hidden",
+        "is_per_broker",
         "kafka_default",
         "kind",
         "low",
         "name",
         "needs",
-        "per_broker",
         "synonyms",
     )
 
@@ -107,9 +107,9 @@ class Setting:
         allowed: str = "",
         needs: str = "",
         synonyms: tuple[tuple[str, int], ...] = (),
-        dynamic: bool = False,
-        per_broker: bool = False,
-        hidden: bool = False,
+        is_dynamic: bool = False,
+        is_per_broker: bool = False,
+        is_hidden: bool = False,
         kafka_default: str | None = None,
     ) -> None:
         self.name = name
@@ -122,24 +122,24 @@ class Setting:
         self.check = check
         self.allowed_text = allowed
         self.needs = needs
-        """The missing feature that the row depends on: a key of features.MISSING, or ""."""
+        """The missing feature without which the row has no effect: a key of features.MISSING."""
         self.synonyms = synonyms
         """The broker's names for the default of a topic row, with factors to the topic's unit."""
-        self.dynamic = dynamic
-        self.per_broker = per_broker
-        """A dynamic row that cannot be set for all brokers."""
-        self.hidden = hidden
-        """Described only if it is set: internal and removed names of Kafka."""
+        self.is_dynamic = is_dynamic
+        self.is_per_broker = is_per_broker
+        """Whether it is dynamic, but cannot be set for all brokers."""
+        self.is_hidden = is_hidden
+        """Whether it is listed only if it is set: an internal or removed setting of Kafka."""
         self.kafka_default = kafka_default
         """Apache Kafka's default, if it differs."""
 
     @property
-    def honoured(self) -> bool:
+    def has_effect(self) -> bool:
         return not self.needs
 
     @property
     def documentation(self) -> str:
-        if self.honoured:
+        if self.has_effect:
             return self.doc
         return f"{self.doc} Accepted without effect: {MISSING[self.needs]}.".lstrip()
 
@@ -152,18 +152,18 @@ class Setting:
         return None if self.default is None else self.parse(self.default)
 
     def parse(self, text: str) -> Value:
-        """The typed value of a text, or a ConfigError with the allowed values."""
+        """The typed value of a text. Raises ConfigError with the allowed values."""
         if len(text.encode("utf-8", "surrogatepass")) > VALUE_BYTES_MAX:
-            raise self._refusal(text)
+            raise self._error(text)
         try:
             value = _read(self.kind, text.strip())
         except ValueError:
-            raise self._refusal(text) from None
-        if not self._admits(value):
-            raise self._refusal(text)
+            raise self._error(text) from None
+        if not self._is_allowed(value):
+            raise self._error(text)
         return value
 
-    def _admits(self, value: Value) -> bool:
+    def _is_allowed(self, value: Value) -> bool:
         if self.check is not None:
             return self.check(value)
         if self.choices:
@@ -175,7 +175,7 @@ class Setting:
             return low_enough and (self.low is None or value >= self.low)
         return True
 
-    def _refusal(self, text: str) -> ConfigError:
+    def _error(self, text: str) -> ConfigError:
         return ConfigError(f"{self.name} cannot be {self._shown(text)}: it must be {self.allowed}.")
 
     def _shown(self, text: str) -> str:
@@ -266,7 +266,7 @@ def render(value: Value) -> str | None:
 
 
 def shown(text: str) -> str:
-    """A value for a message: escaped, so that it cannot forge a log line, and shortened."""
+    """A value for a message: shortened, and escaped so that it cannot forge a log line."""
     if len(text) <= SHOWN_LENGTH_MAX:
         return repr(text)
     return f"{text[:SHOWN_LENGTH_MAX]!r}... ({len(text)} characters)"

@@ -1,4 +1,4 @@
-"""The table of all settings: look-ups by name, and the nearest name to a wrong one.
+"""The table of all settings: finds a row by its name, and the known name nearest to a wrong one.
 
 1. A name is unique among the topic rows, and among the broker rows.
 2. The broker's default for a topic row has the type and the limits of that row.
@@ -19,7 +19,7 @@ from headrace.config.topic_rows import TOPIC_ROWS
 from headrace.config.zookeeper_rows import ZOOKEEPER_ROWS
 
 NAME_LENGTH_MAX = 128
-_LIKENESS_MIN = 0.55
+_SIMILARITY_MIN = 0.55
 
 _PREFIXES = {
     "listener.name.": "security",
@@ -39,13 +39,13 @@ _MECHANISM_NAMES = (
 """Settings that can have two prefixes: the listener, then the SASL mechanism."""
 
 
-_OF_ONE_LISTENER = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", *TLS_NAMES)
+_PER_LISTENER = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", *TLS_NAMES)
 """Settings that have an effect after a listener's prefix."""
 
 
 def _broker_default(row: Setting, name: str) -> Setting:
     """The broker row for the default of a topic row."""
-    # If a coarser unit exists (log.retention.hours), that row has the default.
+    # If a setting with a larger unit exists (log.retention.hours), that row has the default.
     has_coarser = len(row.synonyms) > 1
     return Setting(
         name,
@@ -58,7 +58,7 @@ def _broker_default(row: Setting, name: str) -> Setting:
         check=row.check,
         allowed=row.allowed_text,
         needs=row.needs,
-        dynamic=True,
+        is_dynamic=True,
     )
 
 
@@ -99,7 +99,7 @@ def broker_settings() -> dict[str, Setting]:
 
 
 def broker_setting(name: str) -> Setting | None:
-    """The row of a name, including listener prefixes and plug-in prefixes."""
+    """The row of a name, which can have the prefix of a listener or a plug-in; None if unknown."""
     row = _OWN_BROKER_SETTINGS.get(name) or broker_settings().get(name)
     return row if row is not None else _prefixed_setting(name)
 
@@ -123,9 +123,9 @@ def _prefixed_setting(name: str) -> Setting | None:
                 low=like.low,
                 high=like.high,
                 choices=like.choices,
-                needs="" if base and base.name in _OF_ONE_LISTENER else feature,
-                dynamic=like.dynamic,
-                per_broker=True,
+                needs="" if base and base.name in _PER_LISTENER else feature,
+                is_dynamic=like.is_dynamic,
+                is_per_broker=True,
             )
     return None
 
@@ -151,20 +151,20 @@ def nearest_name(name: str, *, of_topic: bool) -> str | None:
     if len(name) > NAME_LENGTH_MAX:
         return None
     wanted = _pairs(name.lower())
-    best, best_likeness = None, _LIKENESS_MIN
+    best, best_similarity = None, _SIMILARITY_MIN
     for candidate, pairs in _pairs_by_name(of_topic).items():
-        likeness = 2 * len(wanted & pairs) / (len(wanted) + len(pairs) or 1)
-        if likeness > best_likeness:
-            best, best_likeness = candidate, likeness
+        similarity = 2 * len(wanted & pairs) / (len(wanted) + len(pairs) or 1)
+        if similarity > best_similarity:
+            best, best_similarity = candidate, similarity
     return best
 
 
 @cache
 def _pairs_by_name(of_topic: bool) -> dict[str, frozenset[str]]:
     settings = TOPIC_SETTINGS if of_topic else broker_settings()
-    return {name: _pairs(name) for name, row in settings.items() if not row.hidden}
+    return {name: _pairs(name) for name, row in settings.items() if not row.is_hidden}
 
 
 def _pairs(name: str) -> frozenset[str]:
-    """The pairs of adjacent letters: fast to compare, and as useful as edit distances."""
+    """The pairs of adjacent letters. Comparing them is faster than computing edit distances."""
     return frozenset(name[at : at + 2] for at in range(len(name) - 1))

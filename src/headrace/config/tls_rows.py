@@ -20,8 +20,8 @@ def _row(
         default,
         doc,
         choices=choices,
-        dynamic=True,
-        per_broker=True,
+        is_dynamic=True,
+        is_per_broker=True,
         kafka_default=kafka_default,
     )
 

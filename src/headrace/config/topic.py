@@ -93,7 +93,8 @@ class TopicConfig:
         self.leader_replication_throttled_replicas: frozenset[str] = frozenset(
             values["leader.replication.throttled.replicas"]
         )
-        """partition:broker, or only "*"; also below."""
+        """Members are partition:broker, or the only member is "*". So are those of the next field.
+        """
         self.follower_replication_throttled_replicas: frozenset[str] = frozenset(
             values["follower.replication.throttled.replicas"]
         )
@@ -102,7 +103,7 @@ class TopicConfig:
     def resolve(
         cls, config: "BrokerConfig | None" = None, overrides: Mapping[str, str] = _NO_OVERRIDES
     ) -> "TopicConfig":
-        """Apply a topic's settings to the defaults of the broker, or of the table."""
+        """The settings of a topic: its own, else the defaults of the broker or of the table."""
         if config is not None:
             return config.topic_config(overrides)
         values = {row.name: row.default_value for row in TOPIC_SETTINGS.values()}
@@ -111,7 +112,7 @@ class TopicConfig:
         return cls(values)
 
     def replace(self, **changes: Any) -> "TopicConfig":
-        """A copy with these attributes, unchecked: for tests and internal topics."""
+        """A copy with these attributes, which are not checked. For tests and internal topics."""
         other = object.__new__(TopicConfig)
         for name in self.__slots__:
             setattr(other, name, changes.pop(name, getattr(self, name)))
@@ -131,5 +132,5 @@ class TopicConfig:
 
 def _level(values: Mapping[str, Any], compression_type: str) -> int | None:
     level: int | None = values.get(f"compression.{compression_type}.level")
-    # Of the codecs with levels, -1 means the default only for gzip: zstd has negative levels.
+    # Only for gzip, -1 means the default level. zstd has a level -1.
     return None if compression_type == "gzip" and level == -1 else level

@@ -148,7 +148,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         None,
         "Like segment.bytes, without its lower limit, for tests with many small segments.",
         low=61,
-        hidden=True,
+        is_hidden=True,
     ),
     Setting(
         "leader.replication.throttled.replicas",
@@ -348,7 +348,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "Whether records are converted for clients that need a message format older than 2. "
         "Headrace supports no such client.",
         needs="legacy",
-        hidden=True,
+        is_hidden=True,
     ),
     Setting(
         "message.format.version",
@@ -356,7 +356,7 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         None,
         "The message format of the topic. It is always 2.",
         needs="legacy",
-        hidden=True,
+        is_hidden=True,
     ),
     Setting(
         "message.timestamp.difference.max.ms",
@@ -365,6 +365,6 @@ TOPIC_ROWS: tuple[Setting, ...] = (
         "The former name of message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
         low=0,
         needs="legacy",
-        hidden=True,
+        is_hidden=True,
     ),
 )

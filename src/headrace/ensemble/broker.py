@@ -1,7 +1,7 @@
 """Runs a broker as a child process, with its properties file and ready file.
 
-Owns the files next to the data directory. It does not import the broker: it starts `headrace broker
-FILE`, as a user would. Blocks.
+Owns the files next to the data directory. It starts `headrace broker FILE`, as a user would, and
+does not import the broker. Blocks.
 """
 
 import json
@@ -15,7 +15,8 @@ from headrace.ensemble.properties import properties_text, write_private
 
 
 class BrokerProcess:
-    """The files have the path of `directory`, the data, plus .properties, .ready and .log."""
+    """One broker. The paths of its files are that of its data directory plus .properties, .ready
+    and .log."""
 
     address: str
     """The address for clients, once the broker is ready."""
@@ -29,7 +30,7 @@ class BrokerProcess:
         appends: bool = False,
         module: Sequence[str] = ("headrace",),
     ) -> None:
-        """`properties` are those of its file, without id and directory.
+        """`properties` are those of the properties file, without id and directory.
 
         `module` is the Python module to run, with its first arguments.
         """

@@ -2,9 +2,9 @@
 
 Starts, signals and waits for any command.
 
-1. A child runs in its own session: Ctrl-C at the terminal reaches only the parent.
-2. When the parent ends, even by kill -9, the kernel signals the child (PR_SET_PDEATHSIG). The
-   kernel watches the thread that started the child, so one permanent thread starts all children.
+1. A child runs in its own session, so Ctrl-C at the terminal reaches only the parent.
+2. When the parent ends, even by kill -9, the kernel signals the child (PR_SET_PDEATHSIG). It does
+   so when the thread ends that started the child, so one permanent thread starts all children.
 """
 
 import os
@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 
 POLL_S = 0.01
-# Sets the signal, checks that the parent still runs, and executes the command. A separate process,
-# because a function between fork and exec can hang in a process with threads.
-_TETHER = """
+# Sets the signal, checks that the parent still runs, and executes the command. This is a script,
+# because Python code between fork and exec can hang in a process with threads.
+_START_SCRIPT = """
 import ctypes, os, sys
 parent, number = int(sys.argv[1]), int(sys.argv[2])
 ctypes.CDLL(None).prctl(1, number)
@@ -30,7 +30,7 @@ if os.getppid() == parent:
 
 
 class ChildFailed(Exception):
-    """The process ended unexpectedly; the message has the last line of its output."""
+    """The process ended unexpectedly. The message contains the last line of its output."""
 
 
 @cache
@@ -48,10 +48,10 @@ class Child:
         appends: bool = False,
         umask: int = -1,
     ) -> None:
-        """`output` receives the output of the process.
+        """`output` is the file for the output of the process.
 
         With `appends`, the file keeps the output of earlier processes. `umask` is that of the
-        process, or -1 for that of this one.
+        child, or -1 for that of this process.
         """
         self.name = name
         self.command = list(command)
@@ -71,7 +71,7 @@ class Child:
                 _starter()
                 .submit(
                     subprocess.Popen,
-                    [sys.executable, "-I", "-S", "-c", _TETHER, *arguments],
+                    [sys.executable, "-I", "-S", "-c", _START_SCRIPT, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -97,7 +97,7 @@ class Child:
     def exit_code(self) -> int | None:
         return None if self._process is None else self._process.poll()
 
-    def ending(self) -> str:
+    def exit_text(self) -> str:
         """How the process ended: the name of its signal, or its exit code."""
         code = self.exit_code
         if code is None or code >= 0:
@@ -112,7 +112,7 @@ class Child:
             self._process.send_signal(number)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within that time."""
+        """Wait for the end of the process. Returns whether it ended within this time."""
         if self._process is None:
             return True
         try:
@@ -128,7 +128,7 @@ class Child:
             self._process.wait()
 
     def stop(self, seconds: float) -> bool:
-        """Stop it with SIGTERM; if it does not end within that time, kill it and return False."""
+        """Stop the process with SIGTERM. If it does not end in time, kill it and return False."""
         if not self.running:
             return True
         self.send(signal.SIGTERM)
@@ -151,16 +151,16 @@ class Child:
             if check is not None:
                 check()
             if not self.running:
-                raise ChildFailed(f"{self.name} failed to start: {self.last_words()}")
+                raise ChildFailed(f"{self.name} failed to start: {self.last_output_line()}")
             if time.monotonic() > deadline:
                 raise ChildFailed(
-                    f"{self.name} was not ready after {seconds:g} s: {self.last_words()} See its "
-                    f"log, {self.output}."
+                    f"{self.name} was not ready after {seconds:g} s: {self.last_output_line()} See "
+                    f"its log, {self.output}."
                 )
             time.sleep(POLL_S)
 
-    def last_words(self) -> str:
-        """The last line of its output."""
+    def last_output_line(self) -> str:
+        """The last line of the output, for error messages."""
         try:
             text = self.output.read_text(encoding="utf-8", errors="replace")
         except OSError:

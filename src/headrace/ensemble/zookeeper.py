@@ -1,9 +1,9 @@
 """Runs a ZooKeeper ensemble on this machine, for development and tests: one JVM per node.
 
-Owns the configuration files and processes. Blocks: callers on an event loop use a thread.
+Owns the configuration files and processes. Blocks, so callers on an event loop use a thread.
 
-1. A node is ready when `srvr` returns its mode. Clients that connect earlier, as soon as the port
-   is open, can hang for seconds.
+1. A node is ready when `srvr` returns its mode. A client that connects earlier, once the port is
+   open, can hang for seconds.
 2. The state of a node is in its directory. The ports between nodes are chosen at each start.
 """
 
@@ -23,24 +23,26 @@ CLIENT_PORT = 2181
 START_S_MAX = 60.0
 STOP_S_MAX = 5.0
 _MODE_S_MAX = 0.3
-"""A server that is not ready accepts the request and never responds."""
+"""The timeout of a request for the mode. A server that is not ready accepts it and never responds.
+"""
 HOST = "127.0.0.1"
-_HELD_MAX = 128
-_held: deque[int] = deque()
+_RESERVED_MAX = 128
+_reserving_sockets: deque[int] = deque()
 """The sockets that reserve ports, oldest first."""
 HEAP = "256m"
-"""The default maximum heap of a node; it starts with 16 MB and grows as needed."""
+"""The default maximum heap of a node. The heap starts with 16 MB, and grows as needed."""
 _HEAP_BYTES_MIN = 32 * 1024**2
 _JVM = (
     "-Xms16m",
-    # Without memory, only some threads end. A node that exits is restarted.
+    # Without this option, only some threads end if no memory is left. A node that exits is
+    # restarted.
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-Dzookeeper.jmx.log4j.disable=true",
 )
-# Short ticks allow short sessions: a server allows none below two ticks.
+# Short ticks allow short session timeouts, because the minimum is two ticks.
 _SETTINGS = {
     "tickTime": "500",
     "initLimit": "20",
@@ -71,23 +73,23 @@ def heap_size(text: str) -> str:
 
 
 def free_port(host: str = HOST) -> int:
-    """Reserve a port for a later listener: the system gives it to no other process.
+    """Reserve a port for a later listener, so that the system assigns it to no other process.
 
-    A socket here stays bound to it without listening, so connections are refused until a process
-    listens.
+    A socket of this process stays bound to the port without listening. So connections are refused
+    until another process listens.
     """
     with socket.socket() as holder:
-        # If both sockets set this option, a second one can be bound to the port and listen.
+        # If both sockets set this option, the other process can bind and listen.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, 0))
         port = int(holder.getsockname()[1])
-        _held.append(holder.detach())
-    if len(_held) > _HELD_MAX:
-        os.close(_held.popleft())
+        _reserving_sockets.append(holder.detach())
+    if len(_reserving_sockets) > _RESERVED_MAX:
+        os.close(_reserving_sockets.popleft())
     return port
 
 
-def port_is_free(port: int) -> bool:
+def is_port_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -137,7 +139,7 @@ class ZooKeeperNode:
         write_private(self.directory / "zoo.cfg", properties_text(settings))
 
     def _make_private(self) -> None:
-        """Its files contain all that brokers store, also secrets, and earlier files are readable.
+        """Make existing files private, because they contain secrets of the brokers.
 
         New files are private because of the umask of the process.
         """
@@ -147,7 +149,7 @@ class ZooKeeperNode:
                 os.chmod(os.path.join(directory, name), 0o600)
 
     def mode(self) -> str | None:
-        """leader, follower or standalone; None if it is not ready."""
+        """The mode of the node: leader, follower or standalone; None if it is not ready."""
         try:
             with socket.create_connection((HOST, self.port), _MODE_S_MAX) as connection:
                 connection.sendall(b"srvr")
@@ -187,7 +189,7 @@ class LocalZooKeeper:
         `check` can raise to end the wait.
         """
         for node in self.nodes:
-            if not port_is_free(node.port):
+            if not is_port_free(node.port):
                 raise ChildFailed(
                     f"Port {node.port} for {node.process.name} is in use. Stop the process that "
                     "uses it, or choose another port."

@@ -102,7 +102,10 @@ def class_path(report: Report | None = None) -> str:
 
 
 def find_jars() -> list[Path]:
-    """The jars by order of preference: named directory, cache, system, PySpark. Can be empty."""
+    """The jars of the first complete directory: HEADRACE_ZOOKEEPER_HOME, cache, system, PySpark.
+
+    Empty if no directory has all jars.
+    """
     home = os.environ.get(HOME_VARIABLE)
     if home:
         found = _jars_in(Path(home))
@@ -193,10 +196,10 @@ def _jars_in(directory: Path) -> dict[str, Path]:
 
 
 def _pyspark_directories() -> list[Path]:
-    # Do not import it: that takes half a second.
+    # Importing PySpark would take half a second.
     spec = importlib.util.find_spec("pyspark")
-    places = [] if spec is None else spec.submodule_search_locations or ()
-    return [Path(folder, "jars") for folder in places]
+    folders = [] if spec is None else spec.submodule_search_locations or ()
+    return [Path(folder, "jars") for folder in folders]
 
 
 def _without_password(url: str) -> str:

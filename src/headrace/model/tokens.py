@@ -8,9 +8,9 @@ class Token(NamedTuple):
     owner: str
     """The principal that the token acts as."""
     requester: str
-    """The principal that created it."""
+    """The principal that created the token."""
     renewers: tuple[str, ...]
-    """Principals that can renew and expire it, in addition to the owner."""
+    """Principals that can renew and expire the token, in addition to the owner."""
     issued_ms: int
     expires_ms: int
     max_ms: int
@@ -20,5 +20,5 @@ class Token(NamedTuple):
         return min(self.expires_ms, self.max_ms) <= now_ms
 
     def is_managed_by(self, principal: str) -> bool:
-        """Whether a principal can renew and expire it."""
+        """Whether a principal can renew and expire the token."""
         return principal == self.owner or principal in self.renewers

@@ -1,6 +1,6 @@
 """Topics and partitions: their names and their cluster-wide state.
 
-All types are immutable; a change creates a new object. No I/O, no clock.
+All types are immutable. A change creates a new object.
 """
 
 import re
@@ -26,13 +26,13 @@ class TopicPartition(NamedTuple):
 
 
 def collision_key(name: str) -> str:
-    """Topics with the same key would have one name in metrics, where '.' becomes '_'."""
+    """Topics with the same key would have the same name in metrics, in which '.' becomes '_'."""
     return name.replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The state of one partition that the controller last wrote."""
+    """The state of one partition, as the controller last wrote it."""
 
     leader: int
     leader_epoch: int
@@ -42,7 +42,10 @@ class PartitionState:
     isr_epochs: tuple[int, ...] = ()
     """The broker epoch under which each member of `isr` was in sync, in the same order (B6)."""
     adding: tuple[int, ...] = ()
-    """A reassignment adds these, and removes `removing` at its end; both are part of `replicas`."""
+    """The replicas that a reassignment adds. At its end, it removes `removing`.
+
+    Both are part of `replicas`.
+    """
     removing: tuple[int, ...] = ()
     elr: tuple[tuple[int, int], ...] = ()
     """Eligible leader replicas (KIP-966), each with the broker epoch under which it was in sync.

@@ -98,7 +98,7 @@ def running_server(
         yield Server(
             f"sc://localhost:{port}/;token={token}",
             mark,
-            lambda: None if child.running else f"{child.ending()} ({child.output} has more)",
+            lambda: None if child.running else f"{child.exit_text()} ({child.output} has more)",
         )
     finally:
         child.stop(_STOP_TIMEOUT_S)

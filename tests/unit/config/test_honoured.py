@@ -35,7 +35,7 @@ def test_every_honoured_setting_is_read_by_some_code() -> None:
     unread = {
         name
         for name, row in TOPIC_SETTINGS.items()
-        if row.honoured
+        if row.has_effect
         and "." + name.replace(".", "_") not in text
         and (name not in OTHER_NAMES or OTHER_NAMES[name] not in text)
     }
@@ -43,6 +43,6 @@ def test_every_honoured_setting_is_read_by_some_code() -> None:
     unread |= {
         name
         for name, row in broker_settings().items()
-        if row.honoured and name not in synonyms and f'"{name}"' not in text
+        if row.has_effect and name not in synonyms and f'"{name}"' not in text
     }
     assert unread == NOTHING_TO_DO

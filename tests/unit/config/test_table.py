@@ -38,8 +38,8 @@ def test_every_default_is_within_its_own_limits() -> None:
 def test_every_row_says_what_it_does_or_why_it_does_nothing() -> None:
     for row in every_row():
         assert row.documentation.endswith("."), row.name
-        assert row.doc or not row.honoured, row.name
-        if not row.honoured:
+        assert row.doc or not row.has_effect, row.name
+        if not row.has_effect:
             assert "Accepted without effect" in row.documentation
 
 
@@ -77,7 +77,7 @@ def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:
             first = broker_setting(row.synonyms[0][0])
             assert first is not None
             assert (first.kind, first.low, first.choices) == (row.kind, row.low, row.choices)
-            assert first.dynamic
+            assert first.is_dynamic
 
 
 def test_a_default_with_a_coarser_name_stands_there_in_its_unit() -> None:
@@ -139,7 +139,7 @@ def test_topics_have_exactly_the_settings_and_defaults_of_kafka() -> None:
     ours = {
         name: (row.kind, render(row.default_value))
         for name, row in TOPIC_SETTINGS.items()
-        if not row.hidden
+        if not row.is_hidden
     }
     assert ours == wanted
 
@@ -273,11 +273,11 @@ def test_a_listener_prefix_leads_to_the_setting_behind_it() -> None:
     row = broker_setting("listener.name.internal.ssl.key.password")
     assert row is not None
     assert row.is_sensitive
-    assert row.honoured
+    assert row.has_effect
     mechanism = broker_setting("listener.name.x.scram-sha-256.sasl.jaas.config")
     assert mechanism is not None
     assert mechanism.is_sensitive
-    assert not mechanism.honoured
+    assert not mechanism.has_effect
     assert broker_setting("listener.name.internal.no.such.thing") is None
 
 
@@ -292,5 +292,5 @@ def test_values_are_written_as_kafka_writes_them() -> None:
 def test_a_topic_config_has_an_attribute_for_every_honoured_setting() -> None:
     config = TopicConfig.resolve()
     for name, row in TOPIC_SETTINGS.items():
-        if row.honoured and not row.hidden and not name.endswith(".level"):
+        if row.has_effect and not row.is_hidden and not name.endswith(".level"):
             assert hasattr(config, name.replace(".", "_")), name

@@ -18,7 +18,7 @@ class FakeChild:
         self.pid = 100
         self.running = True
 
-    def ending(self) -> str:
+    def exit_text(self) -> str:
         return "SIGKILL"
 
     def start(self) -> None:
@@ -54,25 +54,25 @@ class Scene:
         self.node.child.running = False
         later = now
         while not self.node.child.running:
-            self.monitor.look(later)
+            self.monitor.check(later)
             later += 0.25
         return later - 0.25 - now
 
 
 def test_node_that_dies_is_reported_and_restarted() -> None:
     scene = Scene()
-    scene.monitor.look(0.0)
+    scene.monitor.check(0.0)
     assert scene.lines == []
     scene.node.is_ready = False
     assert scene.death(10.0) == 1.0
-    scene.monitor.look(12.0)
+    scene.monitor.check(12.0)
     assert scene.lines == [
         "ZooKeeper node 1 stopped unexpectedly (SIGKILL). It restarts in 1 s. Its log: "
         "zookeeper.log"
     ]
     scene.node.is_ready = True
-    scene.monitor.look(13.0)
-    scene.monitor.look(14.0)
+    scene.monitor.check(13.0)
+    scene.monitor.check(14.0)
     assert scene.lines[1:] == ["ZooKeeper node 1 is ready again: 127.0.0.1:2181, pid 101"]
     assert scene.restarts == 1
 
@@ -85,7 +85,7 @@ def test_wait_doubles_up_to_a_minute_and_is_short_again_after_a_minute_of_runnin
         waits.append(scene.death(now))
         now += waits[-1] + 1
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-    scene.monitor.look(now + STABLE_S)
+    scene.monitor.check(now + STABLE_S)
     assert scene.death(now + STABLE_S + 1) == 1
 
 

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from headrace.env.rate_limited_log import (
-    EVERY_S,
-    WARNINGS_AT_ONCE_MAX,
+    LOG_INTERVAL_S,
+    WARNINGS_BURST_MAX,
     WARNINGS_PER_SECOND_MAX,
     LimitedWarnings,
     RecurringProblem,
@@ -19,7 +19,7 @@ def test_a_problem_is_logged_immediately_and_then_periodically(
 ) -> None:
     clock = ManualClock()
     problem = RecurringProblem(logging.getLogger("test"), clock.monotonic)
-    for second in range(int(2 * EVERY_S)):
+    for second in range(int(2 * LOG_INTERVAL_S)):
         problem.log(f"{second} is full")
         clock.advance(1000)
     assert [record.getMessage() for record in caplog.records] == [
@@ -43,7 +43,7 @@ def test_the_first_warnings_are_logged_and_the_rest_are_counted(
 ) -> None:
     clock = ManualClock()
     warnings = LimitedWarnings(logging.getLogger("test"), "were closed", clock.monotonic)
-    for number in range(WARNINGS_AT_ONCE_MAX + 7):
+    for number in range(WARNINGS_BURST_MAX + 7):
         warnings.log(f"closed {number}")
     warnings.count()
     clock.advance(1000)
@@ -53,5 +53,5 @@ def test_the_first_warnings_are_logged_and_the_rest_are_counted(
         warnings.log(f"closed {number}")
     logged = [record.getMessage() for record in caplog.records]
     assert logged[:2] == ["closed 0", "closed 1"]
-    assert logged[WARNINGS_AT_ONCE_MAX:][:2] == ["7 more were closed", "closed 0"]
-    assert len(logged) == WARNINGS_AT_ONCE_MAX + 1 + WARNINGS_PER_SECOND_MAX
+    assert logged[WARNINGS_BURST_MAX:][:2] == ["7 more were closed", "closed 0"]
+    assert len(logged) == WARNINGS_BURST_MAX + 1 + WARNINGS_PER_SECOND_MAX
