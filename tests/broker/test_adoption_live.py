@@ -60,7 +60,7 @@ def test_partitions_are_served_and_stay_after_the_next_start_without_the_option(
         check(broker)
 
 
-def test_a_start_that_was_cut_off_is_gone_on_with(tmp_path: Path) -> None:
+def test_adoption_resumes_after_an_interrupted_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
     left_behind(data)
     # As if the first start had come no further than to the first topic.
@@ -72,7 +72,7 @@ def test_a_start_that_was_cut_off_is_gone_on_with(tmp_path: Path) -> None:
         check(broker)
 
 
-def test_without_the_option_the_directories_are_named_and_left_alone(tmp_path: Path) -> None:
+def test_directories_are_logged_and_kept_without_the_option(tmp_path: Path) -> None:
     data = tmp_path / "data"
     left_behind(data)
     before = {path: path.stat().st_size for path in data.glob("*-*/*")}
@@ -86,7 +86,7 @@ def test_without_the_option_the_directories_are_named_and_left_alone(tmp_path: P
     assert {path: path.stat().st_size for path in data.glob("*-*/*")} == before
 
 
-def test_a_gap_in_the_partitions_is_one_sentence_and_nothing_is_adopted(tmp_path: Path) -> None:
+def test_missing_partition_is_reported_and_nothing_is_adopted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     left_behind(data)
     shutil.rmtree(data / "orders-1")
@@ -119,7 +119,7 @@ def coordinators_word(offset: int, producer_id: int, status: int) -> bytes:
     return build_batch([NewRecord(key, value)], base_offset=offset, leader_epoch=0)
 
 
-def test_a_transaction_that_was_open_is_ended_as_kafka_would_have_ended_it(tmp_path: Path) -> None:
+def test_open_transaction_is_aborted_like_in_kafka(tmp_path: Path) -> None:
     data = tmp_path / "data"
     kept = build_batch([NewRecord(None, b"of nobody")], base_offset=3, leader_epoch=3)
     batches = [in_transaction(offset, producer) for offset, producer in enumerate((7, 8, 9))]

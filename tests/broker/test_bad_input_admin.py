@@ -74,7 +74,7 @@ def topics_of(connection: RawConnection) -> set[str]:
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: ascii(name[:20]))
-def test_a_name_that_no_topic_may_have_makes_nothing(target: WatchedBroker, name: str) -> None:
+def test_invalid_topic_name_creates_nothing(target: WatchedBroker, name: str) -> None:
     around = target.process.data_dir.parent
     with target.connect() as connection:
         before = topics_of(connection), places_under(around)
@@ -87,14 +87,14 @@ def test_a_name_that_no_topic_may_have_makes_nothing(target: WatchedBroker, name
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_an_internal_topic_is_nobodys_to_make(target: WatchedBroker, name: str) -> None:
+def test_client_cannot_create_an_internal_topic(target: WatchedBroker, name: str) -> None:
     with target.connect() as connection:
         before = topics_of(connection)
         assert created(connection, name) in (INVALID_TOPIC, INVALID_REQUEST)
         assert topics_of(connection) == before
 
 
-def test_a_name_of_249_characters_is_a_name(target: WatchedBroker) -> None:
+def test_topic_name_can_have_249_characters(target: WatchedBroker) -> None:
     with target.connect() as connection:
         connection.create_topic("y" * 249)
         assert "y" * 249 in topics_of(connection)
@@ -117,7 +117,7 @@ def test_a_name_of_249_characters_is_a_name(target: WatchedBroker) -> None:
     ],
     ids=str,
 )
-def test_a_topic_of_a_size_that_cannot_be_is_not_made(
+def test_topic_of_an_invalid_size_is_not_created(
     target: WatchedBroker, new_topic: str, fields: dict[str, int], error: int
 ) -> None:
     before = target.watch_peak()
@@ -141,7 +141,7 @@ def test_a_topic_of_a_size_that_cannot_be_is_not_made(
     ],
     ids=str,
 )
-def test_an_assignment_that_cannot_be_is_not_made(
+def test_topic_with_an_invalid_assignment_is_not_created(
     target: WatchedBroker, new_topic: str, replicas: dict[int, list[int]]
 ) -> None:
     assignments = [
@@ -176,7 +176,7 @@ BAD_SETTINGS = {
 
 
 @pytest.mark.parametrize("name", BAD_SETTINGS)
-def test_a_setting_that_cannot_be_is_refused_and_changes_nothing(
+def test_invalid_setting_is_rejected_and_changes_nothing(
     target: WatchedBroker, new_topic: str, name: str
 ) -> None:
     value = BAD_SETTINGS[name]
@@ -192,7 +192,7 @@ def test_a_setting_that_cannot_be_is_refused_and_changes_nothing(
         assert created(connection, new_topic + "-2", configs=configs) == INVALID_CONFIG
 
 
-def test_a_value_of_ten_megabytes_is_refused(target: WatchedBroker, new_topic: str) -> None:
+def test_a_value_of_ten_megabytes_is_rejected(target: WatchedBroker, new_topic: str) -> None:
     value = "x" * (10 << 20)
     with target.connect() as connection:
         connection.create_topic(new_topic)
@@ -230,7 +230,7 @@ def settings_of(connection: RawConnection, topic: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("count", [49_000, 51_000])
-def test_a_request_about_tens_of_thousands_of_topics_is_answered_or_refused(
+def test_request_for_tens_of_thousands_of_topics_gets_a_response_or_an_error(
     target: WatchedBroker, count: int
 ) -> None:
     names = [{"name": f"not-there-{number}"} for number in range(count)]

@@ -84,7 +84,7 @@ OWNED = {"topic_id": UUID(int=1), "partitions": [0]}
         ({"subscribed_topic_regex": "x" * 100_000}, ErrorCode.INVALID_REGULAR_EXPRESSION),
     ],
 )
-def test_a_heartbeat_that_makes_no_sense_has_an_error_and_makes_no_group(
+def test_invalid_heartbeat_gets_an_error_and_creates_no_group(
     wire: RawConnection, fields: dict[str, Any], code: ErrorCode
 ) -> None:
     group = f"bad {uuid4()}"
@@ -96,21 +96,21 @@ def test_a_heartbeat_that_makes_no_sense_has_an_error_and_makes_no_group(
     assert found["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_version_0_hands_out_an_id_and_knows_no_expressions(wire: RawConnection) -> None:
+def test_version_0_returns_a_member_id_and_rejects_expressions(wire: RawConnection) -> None:
     reply = beat(wire, joining("version 0", member_id=""), version=0)
     assert reply["error_code"] == 0
     assert len(reply["member_id"]) == 36
     assert reply["member_epoch"] == 1
 
 
-def test_a_hostile_pattern_does_not_hold_up_the_broker(wire: RawConnection) -> None:
+def test_hostile_pattern_does_not_block_the_broker(wire: RawConnection) -> None:
     wire.create_topic("x" * 249)
     reply = beat(wire, joining("hostile", subscribed_topic_regex="(x+x+)+y|(.*a){100}"))
     assert reply["error_code"] == 0
     assert reply["assignment"]["topic_partitions"] == []
 
 
-def test_a_crowd_of_strangers_is_turned_away_and_others_go_on(
+def test_full_group_rejects_new_members_and_keeps_its_own(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
     wire.create_topic("read")
@@ -135,7 +135,9 @@ def test_a_crowd_of_strangers_is_turned_away_and_others_go_on(
     assert beat(wire, still)["member_epoch"] == 1
 
 
-def test_subscriptions_of_megabytes_are_refused(target: WatchedBroker, wire: RawConnection) -> None:
+def test_subscriptions_of_megabytes_are_rejected(
+    target: WatchedBroker, wire: RawConnection
+) -> None:
     before = target.memory_bytes()
     for number in range(12):
         names = [f"{number}-{index}-".ljust(249, "x") for index in range(3_500)]
@@ -149,7 +151,7 @@ def test_subscriptions_of_megabytes_are_refused(target: WatchedBroker, wire: Raw
     assert target.memory_bytes() - before < 128 * MIB
 
 
-def test_offsets_of_a_stale_epoch_are_neither_taken_nor_told(wire: RawConnection) -> None:
+def test_offsets_of_a_stale_epoch_are_neither_committed_nor_returned(wire: RawConnection) -> None:
     wire.create_topic("stale")
     member = joining("stale group", subscribed_topic_names=["stale"])
     assert beat(wire, member)["member_epoch"] == 1

@@ -41,7 +41,7 @@ def with_client_id(api_key: int, version: int, client_id: bytes) -> bytes:
 @pytest.mark.parametrize(
     "length", [INT32_MAX, 104857601, -1, -(2**31), 0, 1, 7], ids=lambda length: f"{length}"
 )
-def test_a_length_that_no_request_has_closes_the_connection_at_its_fourth_byte(
+def test_invalid_length_closes_the_connection_at_its_fourth_byte(
     target: WatchedBroker, length: int
 ) -> None:
     with target.connect() as connection:
@@ -49,7 +49,7 @@ def test_a_length_that_no_request_has_closes_the_connection_at_its_fourth_byte(
         target.check_closed(connection, f"invalid request size: {length} bytes")
 
 
-def test_a_length_that_comes_byte_by_byte_is_judged_when_it_is_whole(
+def test_length_in_single_bytes_is_checked_when_it_is_complete(
     target: WatchedBroker,
 ) -> None:
     with target.connect() as connection:
@@ -78,7 +78,7 @@ def test_another_protocol_closes_the_connection_and_is_named_in_the_log(
         target.check_closed(connection, logged)
 
 
-def test_an_honest_request_before_a_broken_one_is_still_carried_out(
+def test_valid_request_before_a_malformed_one_is_executed(
     target: WatchedBroker,
 ) -> None:
     with target.connect() as connection:
@@ -117,7 +117,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("payload", COUNTS.values(), ids=COUNTS)
-def test_an_array_that_announces_more_than_its_frame_holds_closes_the_connection(
+def test_array_longer_than_its_frame_closes_the_connection(
     target: WatchedBroker, payload: bytes
 ) -> None:
     before = target.watch_peak()
@@ -166,7 +166,7 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("payload", LENGTHS.values(), ids=LENGTHS)
-def test_a_field_that_does_not_lie_in_its_frame_closes_the_connection(
+def test_field_beyond_its_frame_closes_the_connection(
     target: WatchedBroker, payload: bytes
 ) -> None:
     with target.connect() as connection:
@@ -191,7 +191,7 @@ TAGS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("place", TAGS.values(), ids=TAGS)
 @pytest.mark.parametrize("tags", [ONE_TAG_OF_2_GIB, A_MILLION_TAGS], ids=["huge", "a million"])
-def test_tagged_fields_beyond_measure_close_the_connection(
+def test_too_many_tagged_fields_close_the_connection(
     target: WatchedBroker, place: Callable[[bytes], bytes], tags: bytes
 ) -> None:
     before = target.watch_peak()
@@ -249,7 +249,7 @@ def test_an_api_or_version_that_is_not_offered_closes_the_connection(
         target.check_closed(connection)
 
 
-def test_an_api_versions_that_is_too_new_is_told_what_to_ask_instead(
+def test_api_versions_of_an_unknown_version_gets_the_supported_range(
     target: WatchedBroker,
 ) -> None:
     with target.connect() as connection:
@@ -265,7 +265,7 @@ def test_an_api_versions_that_is_too_new_is_told_what_to_ask_instead(
 
 
 @pytest.mark.parametrize("api_key", [METADATA, PRODUCE, FETCH])
-def test_bytes_behind_a_message_are_never_read_as_the_next_request(
+def test_bytes_after_a_message_are_not_read_as_the_next_request(
     target: WatchedBroker, api_key: int
 ) -> None:
     body = {

@@ -51,7 +51,7 @@ def topic(wire: RawConnection, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_any_number_of_joins_without_an_id_is_bounded(
+def test_number_of_joins_without_an_id_is_limited(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
     frames = [
@@ -87,9 +87,7 @@ def test_ten_thousand_groups_leave_the_others_unaffected(
     assert target.memory_bytes() - before < 64 * MIB
 
 
-def test_a_group_takes_no_more_members_than_it_may(
-    target: WatchedBroker, wire: RawConnection
-) -> None:
+def test_group_accepts_members_up_to_its_limit(target: WatchedBroker, wire: RawConnection) -> None:
     members = [RawMember(target.port, "full") for _ in range(SIZE_MAX + 1)]
     try:
         for member in members:
@@ -106,7 +104,7 @@ def test_a_group_takes_no_more_members_than_it_may(
             member.connection.sock.close()
 
 
-def test_ten_megabytes_of_metadata_are_refused_and_not_kept(
+def test_ten_megabytes_of_metadata_are_rejected_and_not_kept(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
     before = target.memory_bytes()
@@ -119,7 +117,7 @@ def test_ten_megabytes_of_metadata_are_refused_and_not_kept(
     assert target.memory_bytes() - before < 48 * MIB
 
 
-def test_an_assignment_that_no_record_holds_is_an_error_for_the_group_alone(
+def test_too_large_assignment_is_an_error_for_its_group_only(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
     with RawMember(target.port, "large assignment") as member:
@@ -131,19 +129,21 @@ def test_an_assignment_that_no_record_holds_is_an_error_for_the_group_alone(
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 0, -1, 31_536_000, 2**31 - 1])
-def test_an_absurd_session_timeout_is_refused(wire: RawConnection, timeout_ms: int) -> None:
+def test_invalid_session_timeout_is_rejected(wire: RawConnection, timeout_ms: int) -> None:
     reply = wire.ask(JOIN_GROUP, 5, join_body("timeouts", session_timeout_ms=timeout_ms))
     assert reply["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT
     assert describe(wire, "timeouts")["group_state"] == "Dead"
 
 
-def test_a_commit_for_a_topic_that_is_not_there_is_refused(wire: RawConnection, topic: str) -> None:
+def test_a_commit_for_a_topic_that_does_not_exist_is_rejected(
+    wire: RawConnection, topic: str
+) -> None:
     assert commit(wire, "g", "nowhere", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     code = commit(wire, "g", topic, 1, partition_index=7)
     assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_commit_with_a_megabyte_of_metadata_is_refused(wire: RawConnection, topic: str) -> None:
+def test_a_commit_with_a_megabyte_of_metadata_is_rejected(wire: RawConnection, topic: str) -> None:
     body = commit_body("chatty", topic, 1, committed_metadata="x" * MIB)
     reply = wire.ask(OFFSET_COMMIT, 8, body)
     code = reply["topics"][0]["partitions"][0]["error_code"]
@@ -160,7 +160,7 @@ def test_a_commit_with_a_megabyte_of_metadata_is_refused(wire: RawConnection, to
         (True, -1, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_commit_of_a_stranger_or_of_a_generation_that_is_over_is_refused(
+def test_commit_of_an_unknown_member_or_an_old_generation_is_rejected(
     target: WatchedBroker, topic: str, stranger: bool, generation: int, error: ErrorCode
 ) -> None:
     with RawMember(target.port, f"strict {stranger} {generation}") as member:
@@ -174,7 +174,7 @@ def test_a_commit_of_a_stranger_or_of_a_generation_that_is_over_is_refused(
 
 
 @pytest.mark.parametrize("name", ["", "g" * 32_768], ids=["empty", "longer than a record holds"])
-def test_a_group_needs_a_name_that_can_be_stored(wire: RawConnection, name: str) -> None:
+def test_invalid_group_name_is_rejected(wire: RawConnection, name: str) -> None:
     member = {"member_id": "m", "group_instance_id": None, "reason": None}
     asked = {"group_id": name, "generation_id": 1, **member}
     bodies = {
@@ -189,6 +189,6 @@ def test_a_group_needs_a_name_that_can_be_stored(wire: RawConnection, name: str)
 
 
 @pytest.mark.parametrize("name", ["", "i" * 250])
-def test_an_instance_needs_a_name_of_reasonable_length(wire: RawConnection, name: str) -> None:
+def test_instance_id_that_is_too_long_is_rejected(wire: RawConnection, name: str) -> None:
     reply = wire.ask(JOIN_GROUP, 5, join_body("instances", group_instance_id=name))
     assert reply["error_code"] == ErrorCode.INVALID_REQUEST

@@ -78,7 +78,7 @@ def fetch_body(
 
 
 @pytest.mark.parametrize("sent", [0, 60_000], ids=["nothing", "60 kB"])
-def test_a_hundred_announcements_of_99_mib_cost_no_more_than_what_was_sent(
+def test_hundred_length_prefixes_of_99_mib_allocate_only_the_sent_bytes(
     target: WatchedBroker, sent: int
 ) -> None:
     before = target.watch_peak()
@@ -98,7 +98,7 @@ def test_a_hundred_announcements_of_99_mib_cost_no_more_than_what_was_sent(
 # 12: requests without end, and nobody reads the answers.
 
 
-def test_a_hundred_thousand_requests_whose_answers_nobody_reads_are_not_kept(
+def test_requests_whose_responses_are_not_read_are_not_kept(
     target: WatchedBroker,
 ) -> None:
     count = 100_000
@@ -122,7 +122,7 @@ def test_a_hundred_thousand_requests_whose_answers_nobody_reads_are_not_kept(
     assert target.peak_bytes() - before < 8 * MIB
 
 
-def test_large_answers_that_nobody_reads_are_not_made(target: WatchedBroker) -> None:
+def test_large_responses_that_are_not_read_are_not_built(target: WatchedBroker) -> None:
     with target.connect() as connection:
         connection.create_topic("many", partitions=1000)
     before = target.watch_peak()
@@ -178,9 +178,7 @@ BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_before_it_has_grown_beyond_the_limit(
-    target: WatchedBroker, name: str
-) -> None:
+def test_decompression_bomb_is_rejected_at_the_size_limit(target: WatchedBroker, name: str) -> None:
     codec, make = BOMBS[name]
     batch = bomb(codec, make())
     topic = "bombs-" + name.replace(", ", "-")
@@ -194,7 +192,7 @@ def test_a_bomb_is_refused_before_it_has_grown_beyond_the_limit(
     assert target.peak_bytes() - before < UNFOLDED_BYTES_MAX + 12 * MIB
 
 
-def test_bombs_from_many_sides_go_off_one_at_a_time(target: WatchedBroker) -> None:
+def test_decompression_bombs_are_decompressed_one_at_a_time(target: WatchedBroker) -> None:
     batch = bomb(4, bytes(cramjam.zstd.compress(bytes(256 * MIB))))
     with many(target.port, 20) as connections:
         connections[0].create_topic("many-bombs")
@@ -208,7 +206,7 @@ def test_bombs_from_many_sides_go_off_one_at_a_time(target: WatchedBroker) -> No
         assert target.peak_bytes() - before < 2 * UNFOLDED_BYTES_MAX
 
 
-def test_a_zstd_window_of_2_gib_is_not_set_aside(target: WatchedBroker) -> None:
+def test_zstd_window_of_2_gib_is_not_allocated(target: WatchedBroker) -> None:
     batch = bomb(4, ZSTD_WINDOW_OF_2_GIB + bytes(100))
     before = target.watch_peak()
     with target.connect() as connection:
@@ -221,7 +219,7 @@ def test_a_zstd_window_of_2_gib_is_not_set_aside(target: WatchedBroker) -> None:
 # 22: fetches beyond measure.
 
 
-def test_a_fetch_gets_no_more_than_the_broker_allows_whatever_it_asks_for(
+def test_fetch_response_is_limited_by_the_broker(
     target: WatchedBroker,
 ) -> None:
     value = bytes(900_000)
@@ -235,7 +233,7 @@ def test_a_fetch_gets_no_more_than_the_broker_allows_whatever_it_asks_for(
         assert FETCH_BYTES_MAX - 1_000_000 < len(found["records"]) <= FETCH_BYTES_MAX
 
 
-def test_a_fetch_that_wants_more_than_the_broker_allows_does_not_wait_for_it(
+def test_fetch_with_a_minimum_above_the_limit_does_not_wait(
     target: WatchedBroker,
 ) -> None:
     with target.connect() as connection:
@@ -260,7 +258,7 @@ def test_a_fetch_of_ten_thousand_partitions_waits_without_harm(target: WatchedBr
         assert target.peak_bytes() - before < 32 * MIB
 
 
-def test_a_fetch_of_ten_thousand_partitions_that_are_not_there_is_told_so(
+def test_fetch_of_ten_thousand_unknown_partitions_gets_their_errors(
     target: WatchedBroker,
 ) -> None:
     parts = [("nowhere", number) for number in range(10_000)]
@@ -279,7 +277,7 @@ def test_a_fetch_of_ten_thousand_partitions_that_are_not_there_is_told_so(
     ids=["fetch", "produce"],
 )
 @pytest.mark.parametrize("what", ["topics", "partitions"])
-def test_a_request_for_millions_of_partitions_is_no_request(
+def test_request_for_millions_of_partitions_is_rejected(
     target: WatchedBroker, api_key: int, body: bytes, what: str
 ) -> None:
     count = 2_000_000
@@ -296,7 +294,7 @@ def test_a_request_for_millions_of_partitions_is_no_request(
     assert target.peak_bytes() - before < 3 * len(body)
 
 
-def test_small_answers_from_many_partitions_are_not_gathered_in_memory(
+def test_small_results_of_many_partitions_are_not_collected_in_memory(
     target: WatchedBroker,
 ) -> None:
     with target.connect() as connection:
@@ -318,7 +316,7 @@ def session_request(connection: RawConnection, parts: list[tuple[str, int]]) -> 
     return connection.frame(FETCH, 12, fetch_body(parts, session_epoch=0))
 
 
-def test_new_fetch_sessions_without_end_take_no_more_than_the_slots(
+def test_number_of_fetch_sessions_is_limited(
     target: WatchedBroker,
 ) -> None:
     with target.connect() as connection:
@@ -334,7 +332,7 @@ def test_new_fetch_sessions_without_end_take_no_more_than_the_slots(
 
 
 @pytest.mark.parametrize(("session_id", "epoch"), [(12345, 1), (INT32_MAX, 5), (-1, 7)])
-def test_a_fetch_session_that_nobody_opened_is_not_found(
+def test_unknown_fetch_session_gets_session_id_not_found(
     target: WatchedBroker, session_id: int, epoch: int
 ) -> None:
     with target.connect() as connection:
@@ -361,7 +359,7 @@ def test_the_partitions_of_all_fetch_sessions_together_are_bounded(
 # 38: a consumer that does not read.
 
 
-def test_what_a_consumer_does_not_read_stays_on_disk(target: WatchedBroker) -> None:
+def test_unread_records_of_a_consumer_stay_on_disk(target: WatchedBroker) -> None:
     with target.connect() as connection:
         connection.create_topic("unread")
         for _ in range(5):

@@ -162,7 +162,7 @@ def topic(target: WatchedBroker, new_topic: str) -> str:
 
 
 @pytest.mark.parametrize("name", BAD_BATCHES)
-def test_a_bad_batch_gets_its_error_and_is_not_appended(
+def test_invalid_batch_gets_its_error_and_is_not_appended(
     target: WatchedBroker, topic: str, name: str
 ) -> None:
     batch, errors = BAD_BATCHES[name]
@@ -176,7 +176,7 @@ def test_a_bad_batch_gets_its_error_and_is_not_appended(
         assert values_of(connection.fetch(topic, 0)["records"]) == [b"a", b"b", b"c"]
 
 
-def test_a_bad_batch_does_not_hold_up_the_good_one_beside_it(
+def test_invalid_batch_does_not_affect_a_valid_one_in_the_same_request(
     target: WatchedBroker, topic: str
 ) -> None:
     partitions = [
@@ -198,9 +198,7 @@ def test_a_bad_batch_does_not_hold_up_the_good_one_beside_it(
         assert connection.end_offset(topic, 1) == 3
 
 
-def test_a_bad_batch_without_acknowledgement_closes_the_connection(
-    target: WatchedBroker, topic: str
-) -> None:
+def test_invalid_batch_with_acks_0_closes_the_connection(target: WatchedBroker, topic: str) -> None:
     with target.connect() as connection:
         connection.send(connection.produce_frame(topic, patched(57, "i", -1), acks=0))
         target.check_closed(connection, "acks=0")
@@ -209,13 +207,13 @@ def test_a_bad_batch_without_acknowledgement_closes_the_connection(
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
-def test_acks_that_do_not_exist_are_refused(target: WatchedBroker, topic: str, acks: int) -> None:
+def test_invalid_acks_are_rejected(target: WatchedBroker, topic: str, acks: int) -> None:
     with target.connect() as connection:
         assert connection.produce(topic, GOOD, acks=acks)["error_code"] == 21
         assert connection.end_offset(topic) == 0
 
 
-def test_a_transactional_producer_is_told_at_once_that_it_has_no_place_here(
+def test_transactional_producer_gets_an_error_immediately(
     target: WatchedBroker, topic: str
 ) -> None:
     body: Message = {
@@ -244,7 +242,7 @@ def test_a_batch_over_max_message_bytes_is_too_large(
         assert connection.end_offset(topic) == 0
 
 
-def test_a_batch_of_exactly_max_message_bytes_is_taken(
+def test_batch_of_exactly_max_message_bytes_is_accepted(
     target: WatchedBroker, new_topic: str
 ) -> None:
     batch = one_batch(bytes(2000))
@@ -286,7 +284,7 @@ def test_a_batch_that_grows_over_max_message_bytes_when_it_is_stored_is_too_larg
         (0, 2**31 - 1, 75),
     ],
 )
-def test_an_offset_or_epoch_that_is_not_there_gets_its_error(
+def test_unknown_offset_or_epoch_gets_its_error(
     target: WatchedBroker, topic: str, offset: int, epoch: int, error: int
 ) -> None:
     with target.connect() as connection:
@@ -314,7 +312,7 @@ def test_an_offset_below_the_start_of_the_log_is_out_of_range(
         assert values_of(found["records"]) == [b"a", b"b", b"c"]
 
 
-def test_an_epoch_that_is_over_is_fenced(target: WatchedBroker, topic: str) -> None:
+def test_old_epoch_is_fenced(target: WatchedBroker, topic: str) -> None:
     with target.connect() as connection:
         connection.produce(topic, GOOD)
         assert connection.fetch(topic, 0, current_leader_epoch=-2)["error_code"] in (74, 0)
@@ -323,7 +321,7 @@ def test_an_epoch_that_is_over_is_fenced(target: WatchedBroker, topic: str) -> N
 # 40, and what it must not do to retention.
 
 
-def test_a_header_that_lies_about_its_timestamp_does_not_pin_retention(
+def test_wrong_timestamp_in_a_batch_header_does_not_prevent_retention(
     target: WatchedBroker, topic: str
 ) -> None:
     now_ms = round(time.time() * 1000)
@@ -334,7 +332,7 @@ def test_a_header_that_lies_about_its_timestamp_does_not_pin_retention(
         assert struct.unpack_from(">q", found, 35) == (now_ms,)
 
 
-def test_records_from_before_time_or_long_ago_do_not_wipe_a_log(
+def test_negative_and_very_old_timestamps_do_not_delete_a_log(
     target: WatchedBroker, new_topic: str
 ) -> None:
     """A timestamp below zero is no age; an old one takes nothing along but its own segment."""

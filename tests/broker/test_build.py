@@ -24,7 +24,7 @@ HOT_TESTS = ("tests/unit/record/test_batch.py", "tests/wire/test_produce_codec.p
 
 
 @pytest.mark.skipif(RUNS_FROM_SOURCE, reason="nothing is built here")
-def test_what_is_installed_is_compiled_where_there_is_a_compiler() -> None:
+def test_installed_package_is_compiled_if_a_compiler_exists() -> None:
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     can_compile = shutil.which(compiler) and os.environ.get("HEADRACE_COMPILE") != "0"
     assert headrace.compiled() == bool(can_compile)

@@ -136,7 +136,7 @@ def test_settings_are_described_set_and_unset(headrace: Headrace, topic: str) ->
         (["configs", "unset", "--group", "g", "session"], "Unknown group setting 'session'"),
     ],
 )
-def test_a_misspelt_name_is_not_unset_without_a_word(
+def test_unset_of_a_misspelled_setting_is_an_error(
     headrace: Headrace, topic: str, arguments: list[str], words: str
 ) -> None:
     done = headrace(*[topic if each == "TOPIC" else each for each in arguments])
@@ -144,7 +144,7 @@ def test_a_misspelt_name_is_not_unset_without_a_word(
     assert words in done.err
 
 
-def test_a_name_that_a_broker_keeps_though_nobody_knows_it_can_be_unset(
+def test_unset_accepts_an_unknown_setting_that_the_broker_stores(
     headrace: Headrace, shared_broker: RunningBroker
 ) -> None:
     with connect(shared_broker.address) as client:
@@ -153,7 +153,9 @@ def test_a_name_that_a_broker_keeps_though_nobody_knows_it_can_be_unset(
         assert not client.describe_configs(ConfigResource("broker", ""), ["my.plugin"])
 
 
-def test_lines_become_records_and_records_lines(headrace: Headrace, topic: str) -> None:
+def test_produce_writes_a_record_per_line_and_consume_prints_a_line_per_record(
+    headrace: Headrace, topic: str
+) -> None:
     lines = [f"line {number}" for number in range(100)]
     produced = headrace("produce", topic, stdin="\n".join(lines).encode() + b"\n")
     assert produced == (0, "", "")
@@ -166,20 +168,20 @@ def test_lines_become_records_and_records_lines(headrace: Headrace, topic: str) 
     assert sorted(counts) == [33, 33, 34]
 
 
-def test_the_last_line_needs_no_end_and_an_empty_one_is_a_record(
+def test_last_line_needs_no_newline_and_empty_line_is_a_record(
     headrace: Headrace, topic: str
 ) -> None:
     headrace("produce", topic, "--partition", "0", stdin=b"a\n\nb")
     assert headrace("consume", topic, "--until", "end").out == "a\n\nb\n"
 
 
-def test_a_line_may_be_longer_than_what_is_read_at_once(headrace: Headrace, topic: str) -> None:
+def test_line_can_be_longer_than_one_read(headrace: Headrace, topic: str) -> None:
     text = "x" * 200_000 + "\ny\n\n" + "z" * 100_000
     headrace("produce", topic, "--partition", "0", stdin=text.encode())
     assert headrace("consume", topic, "--until", "end").out == f"{text}\n"
 
 
-def test_arguments_are_bytes_where_records_are(headrace: Headrace, topic: str) -> None:
+def test_arguments_that_are_not_utf_8_keep_their_bytes(headrace: Headrace, topic: str) -> None:
     byte = os.fsdecode(b"\xff")
     headrace("produce", topic, "--key-separator", byte, "--header", f"a={byte}", stdin=b"k\xffv\n")
     (line,) = headrace("consume", topic, "--until", "end", "--json").lines
@@ -188,7 +190,7 @@ def test_arguments_are_bytes_where_records_are(headrace: Headrace, topic: str) -
     assert record["headers"] == [{"name": "a", "value_base64": "/w=="}]
 
 
-def test_an_empty_separator_is_refused(headrace: Headrace, topic: str) -> None:
+def test_an_empty_separator_is_rejected(headrace: Headrace, topic: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         headrace("produce", topic, "--key-separator", "")
 
@@ -225,7 +227,7 @@ def test_compression_and_acks(headrace: Headrace, topic: str, codec: str, acks: 
     assert headrace("consume", topic, "--until", "end").out == "x\n" * 50
 
 
-def test_consuming_begins_and_ends_where_it_is_told(headrace: Headrace, topic: str) -> None:
+def test_consume_starts_and_stops_at_the_given_positions(headrace: Headrace, topic: str) -> None:
     headrace("produce", topic, "--partition", "0", stdin=b"0\n1\n2\n3\n")
 
     def consumed(*options: str) -> list[str]:
@@ -240,7 +242,7 @@ def test_consuming_begins_and_ends_where_it_is_told(headrace: Headrace, topic: s
     assert consumed("--until", "1970-01-02") == []
 
 
-def test_bytes_that_are_no_text_come_back_as_they_went(
+def test_consume_prints_non_utf8_bytes_unchanged(
     headrace: Headrace, topic: str, shared_broker: RunningBroker
 ) -> None:
     with connect(shared_broker.address) as client:
@@ -286,7 +288,7 @@ def test_an_unknown_topic_is_named(headrace: Headrace) -> None:
     assert ended.err == "headrace: The topic 'there-is-no-such-topic' does not exist.\n"
 
 
-def test_a_broker_that_is_not_there_is_named(headrace: Headrace) -> None:
+def test_unreachable_broker_is_named(headrace: Headrace) -> None:
     ended = headrace("topics", "list", "--bootstrap-server", "127.0.0.1:1")
     assert ended.code == 1
     assert "127.0.0.1:1: connection refused; is the broker running?" in ended.err
@@ -332,7 +334,7 @@ def _pipe(end: IO[bytes] | None) -> IO[bytes]:
     return end
 
 
-def test_ctrl_c_ends_without_a_word(started: Started, topic: str) -> None:
+def test_ctrl_c_ends_a_command_without_a_message(started: Started, topic: str) -> None:
     producing = started("produce", topic, "--partition", "0")
     consuming = started("consume", topic)
     _pipe(producing.stdin).write(b"hello\n")
@@ -345,7 +347,7 @@ def test_ctrl_c_ends_without_a_word(started: Started, topic: str) -> None:
         assert (process.returncode, out, err) == (130, b"", b"")
 
 
-def test_a_reader_that_goes_away_ends_the_command_without_a_word(
+def test_closed_pipe_ends_the_command_without_a_message(
     started: Started, topic: str, shared_broker: RunningBroker
 ) -> None:
     with connect(shared_broker.address) as client:

@@ -128,7 +128,7 @@ def test_describe_shows_lag_in_records_and_in_time(groups: Groups, group: str, t
     assert re.search(rf"{topic} +0 +4 +10 +6 +6 min( \d+ s)? +-", table[2])
 
 
-def test_who_reads_an_empty_partition_is_not_behind(groups: Groups, client: Client) -> None:
+def test_lag_of_an_empty_partition_is_0(groups: Groups, client: Client) -> None:
     name, reader = f"empty-{uuid4().hex[:8]}", f"reader-{uuid4().hex[:8]}"
     client.create_topic(name)
     client.commit_group_offsets(reader, {TopicPartition(name, 0): GroupOffset(0)})
@@ -136,7 +136,7 @@ def test_who_reads_an_empty_partition_is_not_behind(groups: Groups, client: Clie
     assert (found["partitions"][0]["lag"], found["partitions"][0]["lag_ms"]) == (0, 0)
 
 
-def test_members_show_what_they_own(groups: Groups, member: RawMember, topic: str) -> None:
+def test_members_show_their_partitions(groups: Groups, member: RawMember, topic: str) -> None:
     member.join()
     name = topic.encode()
     owned = b"\0\0\0\0\0\1" + len(name).to_bytes(2, "big") + name
@@ -152,7 +152,7 @@ def test_members_show_what_they_own(groups: Groups, member: RawMember, topic: st
     assert [row["lag"] for row in described["partitions"]] == [None, None]
 
 
-def test_a_group_is_deleted_but_not_while_it_lives(
+def test_group_is_deleted_only_without_members(
     groups: Groups, group: str, member: RawMember
 ) -> None:
     assert groups("delete", group).out == f"Deleted group {group}.\n"
@@ -179,7 +179,7 @@ def test_a_group_is_deleted_but_not_while_it_lives(
         (["--by-duration", "10s"], {0: 10, 1: 10}),
     ],
 )
-def test_offsets_are_reset_to_every_kind_of_place(
+def test_offsets_are_reset_to_every_kind_of_position(
     groups: Groups, client: Client, group: str, arguments: list[str], after: dict[int, int]
 ) -> None:
     plan = groups("reset-offsets", group, *arguments, "--json").json
@@ -191,7 +191,7 @@ def test_offsets_are_reset_to_every_kind_of_place(
     assert committed(client, group) == after
 
 
-def test_a_plan_says_that_it_is_one(groups: Groups, group: str) -> None:
+def test_plan_states_that_nothing_was_changed(groups: Groups, group: str) -> None:
     lines = groups("reset-offsets", group, "--to-earliest").lines
     assert lines[0].split() == ["topic", "partition", "offset", "new", "offset"]
     assert "no offset was changed" in lines[-1]
@@ -207,7 +207,7 @@ def test_offsets_are_reset_to_a_moment(groups: Groups, group: str) -> None:
         assert [row["new_offset"] for row in plan["partitions"]] == [5, 5]
 
 
-def test_a_plan_can_be_saved_and_carried_out(
+def test_plan_can_be_saved_and_executed(
     groups: Groups, client: Client, group: str, topic: str, tmp_path: Path
 ) -> None:
     saved = tmp_path / "plan.csv"
@@ -218,16 +218,14 @@ def test_a_plan_can_be_saved_and_carried_out(
     assert committed(client, group) == {0: 4, 1: 2}
 
 
-def test_a_new_group_is_given_a_place_in_named_topics(
-    groups: Groups, client: Client, topic: str
-) -> None:
+def test_reset_sets_offsets_of_a_new_group(groups: Groups, client: Client, topic: str) -> None:
     name = f"new-{uuid4().hex[:8]}"
     assert "Select topics" in groups("reset-offsets", name, "--to-latest").err
     assert groups("reset-offsets", name, "--topic", topic, "--to-latest", "--execute").code == 0
     assert committed(client, name) == {0: 10, 1: 10}
 
 
-def test_offsets_of_a_living_group_are_not_reset(
+def test_offsets_of_a_group_with_members_are_not_reset(
     groups: Groups, member: RawMember, topic: str
 ) -> None:
     member.live()
@@ -258,7 +256,7 @@ def test_offsets_are_deleted(groups: Groups, client: Client, group: str, topic: 
         ["reset-offsets", "g"],
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_sentence(
+def test_impossible_requests_are_explained_in_a_sentence(
     groups: Groups, topic: str, arguments: list[str]
 ) -> None:
     ended = groups(*(each.format(topic=topic) for each in arguments))

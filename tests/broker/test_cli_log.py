@@ -59,7 +59,7 @@ def logs(data: Path) -> list[Path]:
     return sorted((data / "t-0").glob("*.log"))
 
 
-def test_sound_files_are_ok(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_files_are_ok(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(logs(data)) > 1
     assert cli.main(["log", "check", str(data)]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -75,7 +75,7 @@ def test_one_partition_can_be_checked_alone(data: Path, capsys: pytest.CaptureFi
     assert report["t-0"]["log_end_offset"] == 1_000
 
 
-def test_a_directory_with_logs_of_other_programs_is_no_partition(
+def test_directory_with_logs_of_other_programs_is_not_a_partition(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "server.log").touch()
@@ -83,7 +83,7 @@ def test_a_directory_with_logs_of_other_programs_is_no_partition(
     assert "contains no partitions" in capsys.readouterr().err
 
 
-def test_a_dump_that_cannot_be_written_is_not_taken_for_one_that_cannot_be_read(
+def test_error_of_the_output_is_not_reported_as_an_error_of_the_file(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Path("/dev/full").open("w") as full:
@@ -239,7 +239,7 @@ def test_all_brokers_of_a_cluster_are_checked(
     assert "problem" in heads[2]
 
 
-def test_a_missing_index_is_no_damage(data: Path) -> None:
+def test_missing_index_is_not_a_problem(data: Path) -> None:
     for path in (data / "t-0").glob("*index"):
         path.unlink()
     assert cli.main(["log", "check", str(data)]) == 0
@@ -298,12 +298,12 @@ def test_a_damaged_log_is_dumped_up_to_the_damage(
     assert "no valid batch: a batch has " in shown.err
 
 
-def test_a_file_of_another_kind_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_kind_of_file_is_rejected(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["log", "dump", str(data / "meta.properties")]) == 2
     assert "meta.properties: it is not one of" in capsys.readouterr().err
 
 
-def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
+def test_unprintable_characters_are_escaped(tmp_path: Path) -> None:
     mill = tmp_path / "Mühle"
     mill.mkdir()
     log = mill / f"{0:020d}.log"

@@ -82,7 +82,7 @@ def test_concurrent_producing_shares_batches(run: Run) -> None:
     run(scenario)
 
 
-def test_a_waiting_reader_sees_new_records_at_once_and_holds_nothing_up(run: Run) -> None:
+def test_waiting_consumer_gets_new_records_immediately_and_blocks_no_call(run: Run) -> None:
     async def scenario(client: Client, topic: str) -> None:
         async def tail() -> list[Record]:
             return await read(client, topic, start=0, until=None, max_records=3)
@@ -114,7 +114,7 @@ def test_a_cancelled_reader_leaves_the_client_usable(run: Run) -> None:
     run(scenario)
 
 
-def test_a_failed_delivery_is_raised_where_it_is_awaited_else_by_flush(run: Run) -> None:
+def test_failed_delivery_is_raised_by_its_result_or_by_flush(run: Run) -> None:
     async def scenario(client: Client, topic: str) -> None:
         async with client.producer() as producer:
             too_large = await producer.send(topic, b"x" * 3_000_000, partition=0)
@@ -142,7 +142,7 @@ def test_administration(run: Run) -> None:
     run(scenario)
 
 
-def test_closing_ends_what_waits(shared_broker: RunningBroker) -> None:
+def test_close_ends_waiting_calls(shared_broker: RunningBroker) -> None:
     async def main() -> None:
         client = connect(shared_broker.address)
         await client.open()
@@ -173,7 +173,7 @@ def test_an_unreachable_broker_is_named() -> None:
         asyncio.run(main())
 
 
-def test_nothing_is_lost_or_doubled_over_a_restart(broker: RunningBroker) -> None:
+def test_restart_neither_loses_nor_duplicates_records(broker: RunningBroker) -> None:
     async def main() -> None:
         async with connect(broker.address) as client:
             await client.create_topic("t", partitions=2)

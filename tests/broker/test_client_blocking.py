@@ -61,7 +61,7 @@ def test_what_is_produced_is_consumed(client: Client, topic: str) -> None:
     assert written.partition == keyed_partition(b"key", 3)
 
 
-def test_nulls_and_empty_bytes_are_kept_apart(client: Client, topic: str) -> None:
+def test_null_and_empty_values_are_different(client: Client, topic: str) -> None:
     client.produce(topic, None, partition=0)
     client.produce(topic, b"", key=b"", partition=0)
     records = list(client.consume(topic, until="end"))
@@ -69,7 +69,7 @@ def test_nulls_and_empty_bytes_are_kept_apart(client: Client, topic: str) -> Non
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_comes_back_as_it_went(client: Client, topic: str, codec: str) -> None:
+def test_records_of_every_codec_are_read_unchanged(client: Client, topic: str, codec: str) -> None:
     values = [b"%d" % number * (number % 50) for number in range(2_000)]
     with client.producer(compression=codec) as producer:  # type: ignore[arg-type]
         for number, value in enumerate(values):
@@ -86,7 +86,7 @@ def test_a_record_of_a_megabyte(client: Client, topic: str) -> None:
     assert next(client.consume(topic, partitions=[0])).value == value
 
 
-def test_deliveries_name_their_offsets(client: Client, topic: str) -> None:
+def test_deliveries_return_their_offsets(client: Client, topic: str) -> None:
     with client.producer() as producer:
         deliveries = [producer.send(topic, str(number), partition=1) for number in range(500)]
         producer.flush()
@@ -108,7 +108,7 @@ def test_fewer_acknowledgements(client: Client, topic: str, acks: int) -> None:
     assert next(client.consume(topic)).value == b"v"
 
 
-def test_reading_begins_and_ends_where_it_is_told(client: Client, topic: str) -> None:
+def test_consume_starts_and_stops_at_the_given_positions(client: Client, topic: str) -> None:
     for number in range(10):
         client.produce(topic, str(number), partition=0, timestamp_ms=RECENT_MS + number)
 
@@ -130,13 +130,13 @@ def test_reading_begins_and_ends_where_it_is_told(client: Client, topic: str) ->
     assert values(partitions=[1, 2]) == []
 
 
-def test_reading_until_a_time_to_come_ends_by_itself(client: Client, topic: str) -> None:
+def test_consume_stops_at_a_time_in_the_future(client: Client, topic: str) -> None:
     client.produce(topic, b"now", partition=0)
     soon = datetime.now(UTC) + timedelta(milliseconds=300)
     assert [record.value for record in client.consume(topic, until=soon)] == [b"now"]
 
 
-def test_a_waiting_reader_holds_nothing_else_up(client: Client, topic: str) -> None:
+def test_waiting_consumer_blocks_no_other_call(client: Client, topic: str) -> None:
     with client.consumer(wait_ms_max=20_000) as consumer:
         consumer.assign({TopicPartition(topic, 0): 0})
         assert consumer.poll(timeout_ms=50) == []
@@ -147,7 +147,7 @@ def test_a_waiting_reader_holds_nothing_else_up(client: Client, topic: str) -> N
         assert record.value == b"v"
 
 
-def test_a_consumer_seeks_pauses_and_knows_its_position(client: Client, topic: str) -> None:
+def test_consumer_seeks_pauses_and_returns_its_position(client: Client, topic: str) -> None:
     place = TopicPartition(topic, 0)
     for number in range(5):
         client.produce(topic, str(number), partition=0)
@@ -165,7 +165,7 @@ def test_a_consumer_seeks_pauses_and_knows_its_position(client: Client, topic: s
         assert [record.offset for record in consumer.poll(max_records=2)] == [0, 1]
 
 
-def test_chunks_hold_the_batches_as_they_were_stored(client: Client, topic: str) -> None:
+def test_chunks_contain_the_stored_batches(client: Client, topic: str) -> None:
     with client.producer(linger_ms=1_000) as producer:
         for number in range(3):
             producer.send(topic, str(number), partition=0)
@@ -256,7 +256,7 @@ def test_mistakes_are_named(client: Client, topic: str) -> None:
     assert client.produce(topic, b"small", partition=0).offset == 0
 
 
-def test_a_batch_above_the_topics_limit_is_halved_until_it_fits(client: Client, topic: str) -> None:
+def test_batch_above_the_topics_limit_is_split_until_it_fits(client: Client, topic: str) -> None:
     client.alter_configs(
         ConfigResource("topic", topic), [ConfigChange("max.message.bytes", "1000")]
     )
@@ -307,7 +307,7 @@ def test_a_peer_that_speaks_http_is_named() -> None:
         connect(address).open()
 
 
-def test_a_peer_that_stops_within_a_long_answer_is_given_up_in_time() -> None:
+def test_incomplete_long_response_ends_at_the_request_timeout() -> None:
     with (
         peer_that_says((1_000_000).to_bytes(4, "big") + bytes(300_000)) as address,
         pytest.raises(Unreachable),
@@ -315,7 +315,7 @@ def test_a_peer_that_stops_within_a_long_answer_is_given_up_in_time() -> None:
         connect(address, connect_timeout_ms=200, request_timeout_ms=200).open()
 
 
-def test_a_closed_client_says_so(shared_broker: RunningBroker, topic: str) -> None:
+def test_closed_client_raises_client_closed(shared_broker: RunningBroker, topic: str) -> None:
     client = connect(shared_broker.address)
     with pytest.raises(ClientClosed, match="not open"):
         client.list_topics()
@@ -328,7 +328,7 @@ def test_a_closed_client_says_so(shared_broker: RunningBroker, topic: str) -> No
         client.produce(topic, b"v")
 
 
-def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(broker: RunningBroker) -> None:
+def test_kill_of_the_broker_neither_loses_nor_duplicates_records(broker: RunningBroker) -> None:
     with connect(broker.address) as client:
         client.create_topic("t", partitions=1)
         with client.producer(batch_bytes_max=2_000, linger_ms=1) as producer:
@@ -342,7 +342,7 @@ def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(broker: RunningBro
     assert values == list(range(3_000))
 
 
-def test_a_reader_goes_on_after_a_restart(broker: RunningBroker) -> None:
+def test_consumer_continues_after_a_restart(broker: RunningBroker) -> None:
     with connect(broker.address) as client:
         client.create_topic("t", partitions=1)
         client.produce("t", b"before")
@@ -353,7 +353,7 @@ def test_a_reader_goes_on_after_a_restart(broker: RunningBroker) -> None:
         assert next(reader).value == b"after"
 
 
-def test_an_answer_is_not_late_because_nobody_looked(
+def test_response_that_arrived_between_calls_is_not_late(
     client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that does something else for an hour finds its batch and its reader as before."""
@@ -373,7 +373,7 @@ def test_an_answer_is_not_late_because_nobody_looked(
         assert waiting.result().offset == 1
 
 
-def test_a_second_thread_is_told_that_it_may_not(client: Client, topic: str) -> None:
+def test_second_thread_gets_an_error(client: Client, topic: str) -> None:
     with client.consumer() as consumer:
         consumer.assign({TopicPartition(topic, 0): "latest"})
         refused: list[RuntimeError] = []

@@ -35,7 +35,7 @@ def place(client: Client) -> TopicPartition:
     return TopicPartition(name, 1)
 
 
-def test_offsets_are_set_read_and_forgotten(client: Client, place: TopicPartition) -> None:
+def test_offsets_are_set_read_and_deleted(client: Client, place: TopicPartition) -> None:
     group = f"client-{uuid4().hex[:8]}"
     client.commit_group_offsets(group, {place: OFFSET})
     assert client.group_offsets(group) == {place: OFFSET}
@@ -47,24 +47,20 @@ def test_offsets_are_set_read_and_forgotten(client: Client, place: TopicPartitio
     assert client.group_offsets(group) == {}
 
 
-def test_a_group_that_is_not_there_is_an_error_at_once(client: Client) -> None:
+def test_unknown_group_is_an_immediate_error(client: Client) -> None:
     for ask in (client.describe_group, client.delete_group):
         with pytest.raises(RequestFailed) as refused:
             ask("nobody")
         assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_an_offset_of_a_partition_that_is_not_there_is_refused(
-    client: Client, place: TopicPartition
-) -> None:
+def test_offset_of_an_unknown_partition_is_rejected(client: Client, place: TopicPartition) -> None:
     with pytest.raises(RequestFailed) as refused:
         client.commit_group_offsets("g", {TopicPartition(place.topic, 9): OFFSET})
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_shell_for_asyncio_does_the_same(
-    shared_broker: RunningBroker, place: TopicPartition
-) -> None:
+def test_asyncio_client_does_the_same(shared_broker: RunningBroker, place: TopicPartition) -> None:
     async def scene() -> None:
         group = f"aio-{uuid4().hex[:8]}"
         async with aio.connect(shared_broker.address) as client:

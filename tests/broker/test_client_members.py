@@ -121,7 +121,7 @@ async def until(what: str, is_so: Any) -> None:
 @pytest.mark.parametrize(
     "settings", WAYS, ids=lambda way: "-".join(way.get("assignors", ("consumer",)))
 )
-def test_members_share_partitions_and_hand_them_over_without_a_record_read_twice(
+def test_members_share_and_hand_over_partitions_without_duplicates(
     quick_broker: RunningBroker, client: Client, topic: str, settings: dict[str, Any]
 ) -> None:
     group = f"share-{uuid4().hex[:8]}"
@@ -157,7 +157,7 @@ def test_members_share_partitions_and_hand_them_over_without_a_record_read_twice
     ]
 
 
-def test_what_was_read_is_committed_and_what_failed_is_not(client: Client, topic: str) -> None:
+def test_read_records_are_committed_and_failed_ones_are_not(client: Client, topic: str) -> None:
     group = f"commit-{uuid4().hex[:8]}"
     read = []
     with client.group_consumer(group, topic, **QUICK) as member:
@@ -181,7 +181,7 @@ def test_what_was_read_is_committed_and_what_failed_is_not(client: Client, topic
     assert len(places) == 10
 
 
-def test_a_program_commits_by_itself_and_moves_where_it_wants(client: Client, topic: str) -> None:
+def test_program_commits_explicitly_and_seeks(client: Client, topic: str) -> None:
     group = f"manual-{uuid4().hex[:8]}"
     place = TopicPartition(topic, 1)
     with client.group_consumer(group, topic, auto_commit=False, **QUICK) as member:
@@ -196,7 +196,7 @@ def test_a_program_commits_by_itself_and_moves_where_it_wants(client: Client, to
     assert committed(client, group) == {1: 3}
 
 
-def test_an_instance_that_comes_back_gets_what_it_had_and_fences_its_former_self(
+def test_restarted_static_member_keeps_its_partitions_and_fences_the_former_one(
     client: Client, topic: str
 ) -> None:
     group = f"static-{uuid4().hex[:8]}"
@@ -213,7 +213,7 @@ def test_an_instance_that_comes_back_gets_what_it_had_and_fences_its_former_self
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_command_reads_as_a_member_and_ends_politely(
+def test_consume_with_a_group_commits_and_leaves_on_a_signal(
     quick_broker: RunningBroker, client: Client, topic: str, protocol: str
 ) -> None:
     group = f"command-{uuid4().hex[:8]}"
@@ -233,7 +233,7 @@ def test_the_command_reads_as_a_member_and_ends_politely(
     assert sum(committed(client, group).values()) == RECORDS
 
 
-def test_a_pattern_takes_topics_that_come_later(client: Client, topic: str) -> None:
+def test_pattern_matches_topics_that_are_created_later(client: Client, topic: str) -> None:
     group = f"pattern-{uuid4().hex[:8]}"
     with client.group_consumer(group, pattern=f"{topic}.*", protocol="consumer") as member:
         while len(member.partitions) < PARTITIONS:

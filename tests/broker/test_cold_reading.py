@@ -19,7 +19,7 @@ def drop_from_page_cache(log: Path) -> None:
         os.close(descriptor)
 
 
-def test_old_data_comes_back_whole_however_much_is_asked_for(target: WatchedBroker) -> None:
+def test_uncached_data_is_read_completely_with_every_fetch_size(target: WatchedBroker) -> None:
     values = [[b"%d.%d " % (batch, n) * 120 for n in range(RECORDS)] for batch in range(BATCHES)]
     log = target.process.data_dir / "cold-0" / f"{0:020d}.log"
     with target.connect() as connection:

@@ -153,7 +153,7 @@ def leftovers(broker: RunningBroker) -> list[str]:
     return [name for name in names if name.endswith((".cleaned", ".swap"))]
 
 
-def test_every_key_keeps_its_last_value_and_the_producer_goes_on(tmp_path: Path) -> None:
+def test_compaction_keeps_last_values_and_the_sequence_of_the_producer(tmp_path: Path) -> None:
     with running(EAGER, tmp_path) as broker, producing(broker) as producer:
         last = update(producer, 0, 50)
         before = log_size(broker)
@@ -174,7 +174,7 @@ def test_every_key_keeps_its_last_value_and_the_producer_goes_on(tmp_path: Path)
         assert Librdkafka(broker.address).watermarks(TOPIC) == (0, 80 * KEYS)
 
 
-def test_tombstones_go_after_their_time_and_what_they_deleted_stays_deleted(
+def test_tombstones_are_removed_after_their_retention_and_keys_stay_deleted(
     tmp_path: Path,
 ) -> None:
     with running(EAGER, tmp_path) as broker, producing(broker) as producer:
@@ -199,7 +199,9 @@ def test_tombstones_go_after_their_time_and_what_they_deleted_stays_deleted(
         assert not {key for _, key, _ in read_all(broker)} & set(deleted)
 
 
-def test_the_cleaner_dies_with_its_broker_and_start_up_tidies_up(tmp_path: Path) -> None:
+def test_cleaner_is_killed_with_its_broker_and_the_next_start_removes_its_files(
+    tmp_path: Path,
+) -> None:
     with running(SLOW, tmp_path) as broker, producing(broker) as producer:
         last = update(producer, 0, 30)
         wait_until(lambda: bool(leftovers(broker)), "no cleaning began", broker)
@@ -219,7 +221,7 @@ def _is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_broker_that_stops_ends_its_cleaner_and_leaves_nothing_half_done(tmp_path: Path) -> None:
+def test_clean_stop_ends_the_cleaner_and_leaves_no_unfinished_file(tmp_path: Path) -> None:
     with running(SLOW, tmp_path) as broker, producing(broker) as producer:
         last = update(producer, 0, 30)
         wait_until(lambda: bool(leftovers(broker)), "no cleaning began", broker)
@@ -244,7 +246,7 @@ def test_a_cleaner_that_is_killed_is_started_again(tmp_path: Path) -> None:
         assert latest(broker) == last
 
 
-def test_a_topic_that_is_deleted_while_it_is_cleaned_leaves_nothing_to_the_next_of_its_name(
+def test_topic_deleted_during_compaction_leaves_nothing_to_a_recreated_one(
     tmp_path: Path,
 ) -> None:
     with running(SLOW, tmp_path) as broker, producing(broker) as producer:
@@ -262,7 +264,7 @@ def test_a_topic_that_is_deleted_while_it_is_cleaned_leaves_nothing_to_the_next_
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.1])
-def test_a_kill_while_segments_take_their_places_loses_nothing(
+def test_kill_during_the_replacement_of_segments_loses_nothing(
     tmp_path: Path, delay_s: float
 ) -> None:
     with running(EAGER, tmp_path) as broker, producing(broker) as producer:

@@ -88,7 +88,7 @@ def test_one_address_has_its_own_limit_and_it_can_change(start: Start) -> None:
             assert [is_served(each) for each in more] == [True, True, False, False]
 
 
-def test_connections_on_which_nothing_moves_are_closed_and_others_are_not(
+def test_idle_connections_are_closed(
     start: Start,
 ) -> None:
     broker = start(connections_max_idle_ms="3000")
@@ -121,7 +121,7 @@ def test_connections_on_which_nothing_moves_are_closed_and_others_are_not(
         assert f"peer={unread.name} reason=it does not read" in broker.log()
 
 
-def test_a_negative_limit_is_none(start: Start) -> None:
+def test_negative_limit_means_unlimited(start: Start) -> None:
     broker = start(connections_max_idle_ms="-1", queued_max_request_bytes="-1")
     with RawConnection(broker.port) as connection:
         connection.create_topic("free")
@@ -131,7 +131,7 @@ def test_a_negative_limit_is_none(start: Start) -> None:
 
 
 @pytest.mark.parametrize("free", [4, 100], ids=["hardly any", "few"])
-def test_a_broker_without_descriptors_turns_clients_away_and_goes_on(
+def test_broker_without_descriptors_rejects_connections_and_recovers(
     start: Start, free: int
 ) -> None:
     broker = start()

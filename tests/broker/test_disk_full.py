@@ -104,7 +104,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
             small.watched.close()
 
 
-def test_a_full_disk_refuses_writes_keeps_reads_and_recovers_by_itself(disk: SmallDisk) -> None:
+def test_full_disk_rejects_writes_serves_reads_and_recovers_automatically(disk: SmallDisk) -> None:
     with disk.watched.connect() as connection:
         disk.fill(connection)
         for _ in range(5):
@@ -121,7 +121,7 @@ def test_a_full_disk_refuses_writes_keeps_reads_and_recovers_by_itself(disk: Sma
         disk.check_reads(connection)
 
 
-def test_a_full_disk_is_told_now_and_then(disk: SmallDisk) -> None:
+def test_full_disk_is_logged_periodically(disk: SmallDisk) -> None:
     with disk.watched.connect() as connection:
         disk.fill(connection)
         fill_up(disk.balloon.with_name("more"))
@@ -138,7 +138,7 @@ def test_a_full_disk_is_told_now_and_then(disk: SmallDisk) -> None:
     assert disk.broker.log(since).lower().count("space left") < 20
 
 
-def test_a_small_write_may_fit_where_a_large_one_does_not(disk: SmallDisk) -> None:
+def test_small_batch_can_fit_on_a_disk_that_is_full_for_a_large_one(disk: SmallDisk) -> None:
     with disk.watched.connect() as connection:
         connection.create_topic("small")
         disk.fill(connection)
@@ -147,7 +147,7 @@ def test_a_small_write_may_fit_where_a_large_one_does_not(disk: SmallDisk) -> No
         disk.check_reads(connection)
 
 
-def test_nothing_of_a_refused_batch_is_there_after_a_kill(disk: SmallDisk) -> None:
+def test_rejected_batch_leaves_no_bytes_after_a_kill(disk: SmallDisk) -> None:
     with disk.watched.connect() as connection:
         disk.fill(connection)
         for _ in range(5):
@@ -199,7 +199,7 @@ def fill_up(path: Path) -> None:
             return
 
 
-def test_topics_that_do_not_fit_are_refused_and_others_are_served_on(disk: SmallDisk) -> None:
+def test_topic_creation_fails_on_a_full_disk_and_other_topics_are_served(disk: SmallDisk) -> None:
     with disk.watched.connect() as connection:
         disk.fill(connection)
         fill_up(disk.balloon.with_name("more"))
@@ -222,7 +222,7 @@ def test_topics_that_do_not_fit_are_refused_and_others_are_served_on(disk: Small
         assert connection.produce("after", one_batch(b"x"))["error_code"] == 0
 
 
-def test_a_producer_goes_on_where_it_was_when_there_is_room_again(disk: SmallDisk) -> None:
+def test_producer_continues_its_sequence_when_the_disk_has_space_again(disk: SmallDisk) -> None:
     with disk.watched.connect() as connection:
         sequence = 0
 
@@ -244,14 +244,14 @@ def test_a_producer_goes_on_where_it_was_when_there_is_room_again(disk: SmallDis
         disk.check_reads(connection)
 
 
-def test_the_files_of_a_full_disk_end_with_whole_batches(disk: SmallDisk) -> None:
+def test_files_on_a_full_disk_end_with_complete_batches(disk: SmallDisk) -> None:
     with disk.watched.connect() as connection:
         disk.fill(connection)
     size = sum(path.stat().st_size for path in (disk.broker.data_dir / "full-0").glob("*.log"))
     assert size == len(one_batch(disk.value())) * len(disk.acknowledged)
 
 
-def test_a_store_for_which_there_was_no_room_is_made_when_there_is(tmp_path: Path) -> None:
+def test_store_file_is_created_when_the_disk_has_space_again(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk") as directory:
         balloon = directory / "balloon"
         store = str(directory / "store.db")

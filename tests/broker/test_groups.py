@@ -46,7 +46,7 @@ def wire(target: WatchedBroker) -> Iterator[RawConnection]:
         yield connection
 
 
-def test_a_member_that_gives_no_time_to_a_rebalance_gets_its_assignment(
+def test_member_with_rebalance_timeout_0_gets_its_assignment(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
     """As in kafkajs's own tests; the heartbeat gives the broker time to forget the member."""
@@ -56,7 +56,7 @@ def test_a_member_that_gives_no_time_to_a_rebalance_gets_its_assignment(
         assert member.sync({member.member_id: b"mine"})["assignment"] == b"mine"
 
 
-def test_what_was_acknowledged_is_there_after_every_kill(headrace_broker: RunningBroker) -> None:
+def test_acknowledged_commits_survive_every_kill(headrace_broker: RunningBroker) -> None:
     """I21: many commits on their way at any time, and a kill -9 at none in particular."""
     with RawConnection(headrace_broker.port) as wire:
         wire.create_topic("t")
@@ -130,7 +130,7 @@ def test_a_generation_survives_a_kill_and_its_members_need_not_rejoin(tmp_path: 
         assert member.sync({})["assignment"] == b"all"
 
 
-def test_commits_and_generations_wait_for_the_disk_where_the_log_asks_for_it(
+def test_commits_and_generations_wait_for_a_sync_if_flush_messages_is_1(
     tmp_path: Path,
 ) -> None:
     settings = {"group.initial.rebalance.delay.ms": "0", "log.flush.interval.messages": "1"}
@@ -147,7 +147,7 @@ def test_commits_and_generations_wait_for_the_disk_where_the_log_asks_for_it(
         assert member.heartbeat() == 0
 
 
-def test_a_broker_that_stops_answers_those_who_wait_for_a_rebalance(tmp_path: Path) -> None:
+def test_stopping_broker_responds_to_members_that_wait_for_a_rebalance(tmp_path: Path) -> None:
     settings = {"group.initial.rebalance.delay.ms": "60000"}
     with (
         RunningBroker.start(tmp_path / "data", settings=settings) as broker,
@@ -163,7 +163,7 @@ def test_a_broker_that_stops_answers_those_who_wait_for_a_rebalance(tmp_path: Pa
         assert member.end_join()["error_code"] == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_member_that_vanishes_in_the_middle_of_a_join_does_not_hold_up_the_others(
+def test_member_that_disconnects_during_a_join_does_not_block_the_others(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
     with RawMember(target.port, "vanishing") as stays, RawMember(target.port, "vanishing") as goes:
@@ -177,7 +177,7 @@ def test_a_member_that_vanishes_in_the_middle_of_a_join_does_not_hold_up_the_oth
         assert stays.join()["generation_id"] == 2
 
 
-def test_a_silent_member_loses_its_place_after_its_session(
+def test_silent_member_is_removed_after_its_session_timeout(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
     with RawMember(target.port, "silent") as member:
@@ -188,7 +188,7 @@ def test_a_silent_member_loses_its_place_after_its_session(
         assert member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_records_are_where_and_how_kafka_keeps_them(
+def test_records_have_the_partition_and_format_of_kafka(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
     wire.create_topic("kept")
@@ -210,7 +210,7 @@ def test_the_records_are_where_and_how_kafka_keeps_them(
     assert GroupKey("keeper") in by_key
 
 
-def test_a_deleted_topic_takes_its_offsets_along(wire: RawConnection) -> None:
+def test_deletion_of_a_topic_deletes_its_offsets(wire: RawConnection) -> None:
     wire.create_topic("doomed")
     assert commit(wire, "reader", "doomed", 42) == 0
     wire.ask(20, 3, {"topic_names": ["doomed"], "timeout_ms": 30_000})
@@ -249,7 +249,7 @@ def test_a_coordinator_is_found_in_every_version(
         (99, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_other_coordinators_are_refused_for_good(
+def test_other_coordinator_types_get_a_permanent_error(
     wire: RawConnection, key_type: int, error: ErrorCode
 ) -> None:
     reply = wire.ask(FIND_COORDINATOR, 6, {"key_type": key_type, "coordinator_keys": ["x"]})
@@ -309,6 +309,6 @@ def test_groups_are_listed_by_state(target: WatchedBroker, wire: RawConnection) 
         assert listed("empty") == {"listed and empty"}
 
 
-def test_nobody_writes_to_the_topic_of_offsets_but_the_coordinator(wire: RawConnection) -> None:
+def test_client_cannot_write_to_the_offsets_topic(wire: RawConnection) -> None:
     reply = wire.produce("__consumer_offsets", one_batch(b"forged"))
     assert reply["error_code"] == ErrorCode.INVALID_TOPIC

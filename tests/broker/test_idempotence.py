@@ -80,38 +80,38 @@ def producer(target: WatchedBroker, new_topic: str) -> Iterator[Producer]:
         yield Producer(connection, new_topic)
 
 
-def test_sequences_in_a_row_are_appended(producer: Producer) -> None:
+def test_consecutive_sequences_are_appended(producer: Producer) -> None:
     assert [producer.offset(0, b"a", b"b"), producer.offset(2), producer.offset(3)] == [0, 2, 3]
 
 
-def test_a_gap_is_out_of_order_and_appends_nothing(producer: Producer) -> None:
+def test_gap_in_sequences_is_out_of_order_and_appends_nothing(producer: Producer) -> None:
     producer.offset(0)
     assert producer.error(2) == OUT_OF_ORDER
     assert producer.connection.end_offset(producer.topic) == 1
     assert producer.offset(1) == 1
 
 
-def test_a_retry_gets_the_offset_that_the_batch_has(producer: Producer) -> None:
+def test_retry_gets_the_offset_of_the_stored_batch(producer: Producer) -> None:
     offsets = [producer.offset(sequence) for sequence in range(7)]
     assert [producer.offset(sequence) for sequence in range(2, 7)] == offsets[2:]
     assert producer.connection.end_offset(producer.topic) == 7
 
 
-def test_a_retry_from_before_the_window_of_five_is_out_of_order(producer: Producer) -> None:
+def test_retry_of_a_batch_before_the_last_five_is_out_of_order(producer: Producer) -> None:
     for sequence in range(7):
         producer.offset(sequence)
     assert producer.error(1) == OUT_OF_ORDER
     assert producer.offset(2) == 2
 
 
-def test_a_retry_that_was_packed_otherwise_is_no_retry(producer: Producer) -> None:
+def test_batch_with_other_bounds_is_not_a_retry(producer: Producer) -> None:
     producer.offset(0, b"a", b"b")
     assert producer.error(0, b"a") == OUT_OF_ORDER
     assert producer.error(1, b"b") == OUT_OF_ORDER
     assert producer.offset(0, b"a", b"b") == 0
 
 
-def test_retries_in_one_pipeline_are_told_apart_from_news(producer: Producer) -> None:
+def test_pipelined_retries_are_deduplicated(producer: Producer) -> None:
     """The first five and their retries arrive in one read, before anything is written."""
     connection = producer.connection
     sequences = [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
@@ -145,7 +145,7 @@ def test_sequences_wrap_around(producer: Producer) -> None:
     assert producer.error(2) == OUT_OF_ORDER
 
 
-def test_a_batch_may_lie_across_the_wrap(producer: Producer) -> None:
+def test_batch_can_contain_the_sequence_wrap_around(producer: Producer) -> None:
     assert producer.offset(SEQUENCE_MAX, b"last", b"first again") == 0
     assert producer.offset(SEQUENCE_MAX, b"last", b"first again") == 0
     assert producer.offset(1) == 2
@@ -163,7 +163,7 @@ def test_a_lower_epoch_is_fenced_and_a_higher_one_begins_at_zero(producer: Produ
     assert producer.error(1) == INVALID_PRODUCER_EPOCH
 
 
-def test_a_producer_that_is_not_known_may_begin_anywhere(producer: Producer) -> None:
+def test_unknown_producer_can_start_with_any_sequence(producer: Producer) -> None:
     assert producer.offset(12345) == 0
     assert producer.error(12347) == OUT_OF_ORDER
     assert producer.offset(12346) == 1
@@ -173,7 +173,7 @@ def test_a_producer_that_is_not_known_may_begin_anywhere(producer: Producer) -> 
     ("producer_id", "epoch", "sequence"),
     [(-2, 0, 0), (5, -1, 0), (5, 0, -1), (5, 0, -2), (-(2**63), 0, 0)],
 )
-def test_an_identity_that_does_not_fit_together_is_refused(
+def test_inconsistent_producer_id_and_epoch_are_rejected(
     target: WatchedBroker, new_topic: str, producer_id: int, epoch: int, sequence: int
 ) -> None:
     batch = one_batch(b"v", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
@@ -186,9 +186,7 @@ def test_an_identity_that_does_not_fit_together_is_refused(
 # 21
 
 
-def test_producers_without_number_take_bounded_memory(
-    target: WatchedBroker, new_topic: str
-) -> None:
+def test_memory_of_producer_states_is_limited(target: WatchedBroker, new_topic: str) -> None:
     count = 10_000
     with target.connect() as connection:
         connection.create_topic(new_topic)
@@ -214,7 +212,7 @@ def test_producers_without_number_take_bounded_memory(
     assert target.peak_bytes() - before < 24 << 20
 
 
-def test_calls_for_producer_ids_without_end_take_no_memory(target: WatchedBroker) -> None:
+def test_requests_for_producer_ids_use_no_memory(target: WatchedBroker) -> None:
     with target.connect() as connection:
         request = connection.frame(
             INIT_PRODUCER_ID, 1, {"transactional_id": None, "transaction_timeout_ms": 0}
@@ -233,7 +231,7 @@ def test_calls_for_producer_ids_without_end_take_no_memory(target: WatchedBroker
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
-def test_a_restart_forgets_no_producer(tmp_path: Path, is_killed: bool) -> None:
+def test_producer_states_survive_a_restart(tmp_path: Path, is_killed: bool) -> None:
     with RunningBroker.start(tmp_path / "data") as broker:
         with RawConnection(broker.port) as connection:
             connection.create_topic("kept")
@@ -261,7 +259,9 @@ def test_a_restart_forgets_no_producer(tmp_path: Path, is_killed: bool) -> None:
             assert new_id(connection) not in (producer.producer_id, wrapping.producer_id)
 
 
-def test_a_kill_in_the_middle_of_a_pipeline_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_kill_between_pipelined_batches_neither_loses_nor_duplicates_records(
+    tmp_path: Path,
+) -> None:
     with RunningBroker.start(tmp_path / "data") as broker:
         with RawConnection(broker.port) as connection:
             connection.create_topic("pipe")

@@ -14,7 +14,7 @@ IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 @pytest.mark.skipif(not IPV6_ADDRESSES.exists(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("hosts", [("127.0.0.1", "[::1]"), ("0.0.0.0", "[::]")])
-def test_an_address_of_each_family_may_have_a_listener_on_the_same_port(
+def test_ipv4_and_ipv6_listeners_can_use_the_same_port(
     hosts: tuple[str, str], tmp_path: Path
 ) -> None:
     port = free_port()

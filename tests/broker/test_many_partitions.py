@@ -14,7 +14,7 @@ def logs_of(client: Client, topic: str) -> set[int]:
     return {part.partition for part in directory.partitions if part.topic == topic}
 
 
-def test_every_log_is_there_when_a_creation_is_answered_and_none_of_a_former_topic(
+def test_all_logs_exist_when_create_topics_responds_and_none_of_a_deleted_topic(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"

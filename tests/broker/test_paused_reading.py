@@ -7,7 +7,7 @@ from tests.broker.raw import PRODUCE_VERSION, WatchedBroker, one_batch
 ROUNDS = 20
 
 
-def test_a_large_request_that_began_before_a_pause_is_read_to_its_end(
+def test_large_request_is_completed_after_a_pause(
     target: WatchedBroker,
 ) -> None:
     with target.connect() as connection:

@@ -17,7 +17,7 @@ def limited() -> Iterator[RunningBroker]:
         yield broker
 
 
-def test_a_client_beyond_its_quota_is_answered_at_once_and_not_read_for_the_time_it_is_told(
+def test_client_over_its_quota_gets_its_response_and_is_muted_for_the_throttle_time(
     limited: RunningBroker,
 ) -> None:
     with RawConnection(limited.port) as connection:
@@ -35,7 +35,7 @@ def test_a_client_beyond_its_quota_is_answered_at_once_and_not_read_for_the_time
         assert time.monotonic() - began >= answer["throttle_time_ms"] / 1000 * 0.9
 
 
-def test_a_client_that_hangs_up_while_it_is_held_back_costs_nothing(
+def test_muted_client_can_disconnect(
     limited: RunningBroker,
 ) -> None:
     with RawConnection(limited.port) as connection:

@@ -18,7 +18,7 @@ ADDRESS = "127.0.0.1:9092"
 QUIET = "import warnings\nwarnings.simplefilter('ignore')\n"
 
 
-def test_the_first_session_runs_as_it_is_shown(broker: RunningBroker) -> None:
+def test_first_session_of_the_readme_runs(broker: RunningBroker) -> None:
     assert ADDRESS in SESSION
     program = QUIET + SESSION.replace(ADDRESS, broker.address)
     done = subprocess.run(

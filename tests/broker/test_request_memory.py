@@ -106,7 +106,7 @@ def test_a_request_of_exactly_the_limit_is_served_and_one_byte_more_is_not(
         target.check_closed(connection, f"invalid request size: {REQUEST_BYTES_MAX + 1} bytes")
 
 
-def test_large_requests_take_no_more_memory_than_they_may(target: WatchedBroker) -> None:
+def test_memory_of_large_requests_is_limited(target: WatchedBroker) -> None:
     before = target.watch_peak()
     with (
         many(target.port, 30) as connections,
@@ -137,7 +137,7 @@ def fresh(target_settings: dict[str, str]) -> Iterator[RunningBroker]:
         yield broker
 
 
-def test_a_frame_that_makes_no_progress_makes_room_the_largest_first(fresh: RunningBroker) -> None:
+def test_stalled_requests_are_closed_largest_first(fresh: RunningBroker) -> None:
     with full(fresh.port) as silent:
         with RawConnection(fresh.port) as honest:
             honest.send(padded(2 * MIB))
@@ -146,7 +146,7 @@ def test_a_frame_that_makes_no_progress_makes_room_the_largest_first(fresh: Runn
         assert f"peer={silent[0].name} reason=its incomplete request {HELD}" in fresh.log()
 
 
-def test_a_frame_that_grows_byte_by_byte_makes_no_progress(fresh: RunningBroker) -> None:
+def test_request_that_grows_byte_by_byte_counts_as_stalled(fresh: RunningBroker) -> None:
     is_answered = threading.Event()
 
     def drip(connections: Crowd) -> None:
@@ -179,7 +179,7 @@ def test_requests_of_up_to_64_kib_never_wait(fresh: RunningBroker) -> None:
         assert all(map(is_open, silent))
 
 
-def test_what_is_pipelined_behind_a_long_poll_counts_as_memory(target: WatchedBroker) -> None:
+def test_requests_pipelined_after_a_long_poll_count_as_memory(target: WatchedBroker) -> None:
     """It cannot be parsed before the poll ends; 200 reads of 256 KiB would be 50 MiB."""
     with target.connect() as connection:
         connection.create_topic("poll")
@@ -194,7 +194,7 @@ def test_what_is_pipelined_behind_a_long_poll_counts_as_memory(target: WatchedBr
 
 
 @pytest.mark.parametrize("then_close", [False, True], ids=["and waits", "and goes"])
-def test_large_requests_that_are_carried_out_count_as_memory(
+def test_large_requests_count_as_memory_while_they_are_executed(
     target: WatchedBroker, then_close: bool
 ) -> None:
     """Each waits for the thread that decompresses, whether or not its sender does."""
@@ -228,7 +228,7 @@ def test_large_requests_that_are_carried_out_count_as_memory(
     assert target.peak_bytes() - before < QUEUED_BYTES_MAX + UNFOLDED_BYTES_MAX + SLACK_BYTES
 
 
-def test_answers_come_in_the_order_of_the_requests_whatever_they_are(
+def test_responses_have_the_order_of_the_requests(
     target: WatchedBroker,
 ) -> None:
     noise = os.urandom(90 * KIB)
@@ -277,7 +277,7 @@ def test_answers_come_in_the_order_of_the_requests_whatever_they_are(
         assert values_of(connection.fetch("order", 0)["records"]) == values
 
 
-def test_large_requests_are_taken_whole_or_in_pieces_among_small_ones(
+def test_large_requests_are_read_completely_among_small_ones(
     target: WatchedBroker,
 ) -> None:
     with target.connect() as connection:
@@ -311,7 +311,7 @@ def ends_at(connection: RawConnection, topic: str, offset: int) -> Callable[[], 
 
 
 @pytest.mark.parametrize("is_polling", [False, True], ids=["checked", "polling"])
-def test_what_was_sent_without_acknowledgement_is_written_though_its_sender_left(
+def test_records_with_acks_0_are_written_after_their_producer_disconnected(
     broker: RunningBroker, is_polling: bool
 ) -> None:
     """It waits behind a batch that is checked on a thread, or a long poll, when the end comes."""
@@ -339,7 +339,7 @@ def test_what_was_sent_without_acknowledgement_is_written_though_its_sender_left
             eventually("all is written", ends_at(connection, topic, turn * len(batches)))
 
 
-def test_what_is_sent_behind_a_long_poll_is_done_when_that_is_answered(
+def test_request_after_a_long_poll_is_executed_after_its_response(
     target: WatchedBroker,
 ) -> None:
     """One request of a connection after the other, acknowledged or not, as in Apache Kafka."""

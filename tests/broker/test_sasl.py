@@ -215,7 +215,7 @@ def test_failed_login_gets_an_error_and_is_closed(secured: Secured, mechanism: s
             assert is_closed(connection)
 
 
-def test_requests_sent_together_with_the_last_token_are_answered(secured: Secured) -> None:
+def test_requests_sent_together_with_the_last_token_get_responses(secured: Secured) -> None:
     with RawConnection(secured.port) as connection:
         connection.ask(SASL_HANDSHAKE, 1, {"mechanism": PLAIN})
         token = {"auth_bytes": b"\0alice\0secret"}

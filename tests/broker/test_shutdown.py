@@ -47,7 +47,7 @@ def vouched_offset(broker: RunningBroker, partition: str) -> int:
     return checkpoint.recovery_point
 
 
-def test_a_stop_leaves_a_marker_and_nothing_to_recover(broker: RunningBroker) -> None:
+def test_clean_stop_writes_a_marker_and_needs_no_recovery(broker: RunningBroker) -> None:
     with RawConnection(broker.port) as connection:
         connection.create_topic("kept", partitions=3)
         for partition in range(3):
@@ -67,7 +67,7 @@ def test_a_stop_leaves_a_marker_and_nothing_to_recover(broker: RunningBroker) ->
     assert "WARNING" not in broker.log(since)
 
 
-def test_a_kill_leaves_no_marker(broker: RunningBroker) -> None:
+def test_kill_writes_no_clean_stop_marker(broker: RunningBroker) -> None:
     with RawConnection(broker.port) as connection:
         connection.create_topic("kept")
         connection.produce("kept", one_batch(b"a"))
@@ -80,7 +80,7 @@ def test_a_kill_leaves_no_marker(broker: RunningBroker) -> None:
     assert marker_of(broker).exists()
 
 
-def test_long_polls_are_answered_before_a_stop(broker: RunningBroker) -> None:
+def test_long_polls_get_responses_before_a_stop(broker: RunningBroker) -> None:
     with many(broker.port, 20) as polling:
         polling[0].create_topic("quiet")
         for connection in polling:
@@ -94,7 +94,7 @@ def test_long_polls_are_answered_before_a_stop(broker: RunningBroker) -> None:
             assert connection.wait_closed() == b""
 
 
-def test_everything_acknowledged_before_a_stop_is_there_after_it(broker: RunningBroker) -> None:
+def test_acknowledged_records_survive_a_stop(broker: RunningBroker) -> None:
     with RawConnection(broker.port) as connection:
         connection.create_topic("load")
     acknowledged: list[int] = []
@@ -128,7 +128,7 @@ def test_everything_acknowledged_before_a_stop_is_there_after_it(broker: Running
         assert values_of(found["records"])[0] == b"x" * 200
 
 
-def test_nobody_can_hold_up_a_stop(broker: RunningBroker) -> None:
+def test_no_client_can_delay_a_stop(broker: RunningBroker) -> None:
     """Clients that do not read, that do not finish, and work that nobody waits for any more."""
     with RawConnection(broker.port) as connection:
         connection.create_topic("slow")
@@ -162,7 +162,7 @@ def test_a_second_signal_changes_nothing(broker: RunningBroker) -> None:
     assert marker_of(broker).exists()
 
 
-def test_new_clients_are_not_let_in_while_a_broker_stops(broker: RunningBroker) -> None:
+def test_stopping_broker_accepts_no_new_connection(broker: RunningBroker) -> None:
     port = broker.port
     broker.stop(STOP_SECONDS)
     with pytest.raises(ConnectionRefusedError):
@@ -171,7 +171,7 @@ def test_new_clients_are_not_let_in_while_a_broker_stops(broker: RunningBroker) 
     eventually("the port is served again", lambda: broker.is_running and broker.port == port)
 
 
-def test_a_segment_that_is_gone_costs_its_readers_an_error_and_nobody_else(
+def test_missing_segment_file_is_an_error_only_for_its_readers(
     broker: RunningBroker,
 ) -> None:
     with RawConnection(broker.port) as connection:
@@ -188,7 +188,7 @@ def test_a_segment_that_is_gone_costs_its_readers_an_error_and_nobody_else(
     assert "Traceback" not in broker.log()
 
 
-def test_a_stop_in_the_middle_of_the_logs_own_work_is_a_clean_one(broker: RunningBroker) -> None:
+def test_stop_during_upkeep_of_a_log_is_clean(broker: RunningBroker) -> None:
     """Every partition has just begun new segments: their files are being put in order."""
     with RawConnection(broker.port) as connection:
         connection.create_topic("rolled", partitions=8, segment_bytes=str(MIB))

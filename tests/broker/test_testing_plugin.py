@@ -57,7 +57,7 @@ def test_each_test_has_a_fresh_broker_and_the_session_has_one(pytester: pytest.P
     result.assert_outcomes(passed=3)
 
 
-def test_a_failed_tests_report_has_its_brokers_log(pytester: pytest.Pytester) -> None:
+def test_report_of_a_failed_test_has_the_log_of_its_broker(pytester: pytest.Pytester) -> None:
     result = run_tests(
         pytester,
         """
@@ -69,7 +69,7 @@ def test_a_failed_tests_report_has_its_brokers_log(pytester: pytest.Pytester) ->
     result.stdout.fnmatch_lines(["*Headrace broker 127.0.0.1:*, from *", "*is ready*"])
 
 
-def test_a_shared_brokers_log_is_shown_only_from_this_test_on(pytester: pytest.Pytester) -> None:
+def test_report_omits_log_lines_of_earlier_tests(pytester: pytest.Pytester) -> None:
     result = run_tests(
         pytester,
         """
@@ -108,7 +108,7 @@ def test_settings_are_given_by_a_fixture(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*num.partitions*of course not*"])
 
 
-def test_a_killed_broker_comes_back_on_its_port(broker: RunningBroker) -> None:
+def test_killed_broker_restarts_on_its_port(broker: RunningBroker) -> None:
     address, pid = broker.address, broker.pid
     broker.kill()
     assert not broker.is_running
@@ -119,14 +119,14 @@ def test_a_killed_broker_comes_back_on_its_port(broker: RunningBroker) -> None:
     assert serves(address)
 
 
-def test_a_broker_that_is_stopped_says_so_and_keeps_its_data(broker: RunningBroker) -> None:
+def test_stopped_broker_is_not_running_and_keeps_its_data(broker: RunningBroker) -> None:
     broker.stop()
     assert not broker.is_running
     assert broker.data_dir.is_dir()
     broker.stop()  # There is nothing left to stop, and that is fine.
 
 
-def test_a_broker_that_died_is_told_with_what_it_wrote(broker: RunningBroker) -> None:
+def test_error_of_a_broker_that_ended_has_its_output(broker: RunningBroker) -> None:
     os.kill(broker.pid, signal.SIGABRT)
     deadline = time.monotonic() + 40
     while broker.is_running:
@@ -135,21 +135,21 @@ def test_a_broker_that_died_is_told_with_what_it_wrote(broker: RunningBroker) ->
         broker.stop()
 
 
-def test_a_broker_that_cannot_start_is_told_with_what_it_wrote(broker: RunningBroker) -> None:
+def test_error_of_a_broker_that_cannot_start_has_its_output(broker: RunningBroker) -> None:
     with pytest.raises(BrokerFailed, match="exit code 1") as failed:
         RunningBroker.start(broker.data_dir)
     assert str(broker.data_dir) in str(failed.value)
     assert broker.is_running
 
 
-def test_data_that_nobody_asked_to_keep_is_removed() -> None:
+def test_temporary_data_is_removed() -> None:
     with RunningBroker.start() as broker:
         directory = broker.data_dir
         assert directory.is_dir()
     assert not directory.parent.exists()
 
 
-def test_data_in_a_place_of_ones_own_stays(tmp_path: Path) -> None:
+def test_data_in_a_given_directory_stays(tmp_path: Path) -> None:
     with RunningBroker.start(tmp_path / "mine") as broker:
         assert broker.is_running
     assert (tmp_path / "mine").is_dir()

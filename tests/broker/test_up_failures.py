@@ -60,13 +60,13 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     assert f"Cannot use data directory {path}: Not a directory. Fix that, or choose" in said
 
 
-def test_a_place_where_no_directory_can_be_made_is_named() -> None:
+def test_directory_that_cannot_be_created_is_named() -> None:
     assert "Cannot use data directory /proc/headrace:" in refused(
         "up", "--port", "0", "--data", "/proc/headrace"
     )
 
 
-def test_a_directory_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> None:
+def test_directory_with_a_too_long_name_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 300)
     said = refused("up", "--port", "0", "--data", str(path))
     assert f"Cannot use data directory {path}: File name too long." in said
@@ -107,9 +107,7 @@ def test_a_directory_without_permission_is_named(command: str, mode: int, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
-def test_a_setting_for_the_directory_and_an_option_for_it_are_one_too_many(
-    name: str, tmp_path: Path
-) -> None:
+def test_directory_in_a_setting_and_in_an_option_is_an_error(name: str, tmp_path: Path) -> None:
     setting = f"{name}={tmp_path}"
     for option in (["--temp"], ["--data", str(tmp_path / "data")]):
         said = refused("up", "--port", "0", *option, "--set", setting, exit_code=2)
@@ -117,7 +115,7 @@ def test_a_setting_for_the_directory_and_an_option_for_it_are_one_too_many(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_port_for_which_the_user_has_no_right_is_named(
+def test_port_that_requires_root_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
@@ -130,7 +128,7 @@ def test_a_port_for_which_the_user_has_no_right_is_named(
     assert "--port" in said
 
 
-def test_a_host_that_no_machine_can_have_is_named() -> None:
+def test_invalid_host_is_named() -> None:
     said = refused("up", "--temp", "--set", "listeners=PLAINTEXT://no..host:0")
     assert "Cannot listen on no..host: this machine does not have that address" in said
 
@@ -153,7 +151,7 @@ def test_only_its_own_ready_file_is_removed(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_store_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_store_file_that_is_not_a_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "headrace-store.db").write_bytes(b"not a database" * 1000)
     assert "headrace-store.db" in refused("up", "--port", "0", "--data", str(tmp_path))
 
@@ -254,11 +252,11 @@ def test_a_signal_ends_a_broker_that_waits_for_zookeeper(
     assert not data.exists()
 
 
-def test_a_properties_file_that_is_not_there_is_named() -> None:
+def test_missing_properties_file_is_named() -> None:
     assert "no-such.properties" in refused("broker", "no-such.properties")
 
 
-def test_a_directory_of_a_cluster_is_not_served_by_a_broker_on_its_own(tmp_path: Path) -> None:
+def test_single_broker_rejects_the_directory_of_a_cluster(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "meta.properties").write_text(
@@ -272,7 +270,7 @@ def test_a_directory_of_a_cluster_is_not_served_by_a_broker_on_its_own(tmp_path:
         assert "zookeeper.connect" in said
 
 
-def test_a_directory_of_a_broker_on_its_own_joins_no_cluster(tmp_path: Path) -> None:
+def test_cluster_rejects_the_directory_of_a_single_broker(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with RunningBroker.start(data) as broker:
         broker.stop()
@@ -286,7 +284,7 @@ def test_a_directory_of_a_broker_on_its_own_joins_no_cluster(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_broker_on_temporary_data_does_not_say_that_it_is_kept(
+def test_broker_with_temporary_data_reports_its_deletion(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     broker, data = temporary_broker(tmp_path)
@@ -297,7 +295,7 @@ def test_a_broker_on_temporary_data_does_not_say_that_it_is_kept(
     assert not list(data.iterdir())
 
 
-def test_a_broker_that_is_to_outlive_its_terminal_does(tmp_path: Path) -> None:
+def test_broker_under_nohup_survives_its_terminal(tmp_path: Path) -> None:
     broker, data = temporary_broker(tmp_path, "nohup")
     broker.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -325,7 +323,9 @@ def temporary_broker(tmp_path: Path, *wrapper: str) -> tuple["subprocess.Popen[s
     return broker, data
 
 
-def test_temporary_data_goes_even_if_the_broker_is_stopped_while_it_starts(tmp_path: Path) -> None:
+def test_temporary_data_is_deleted_if_the_broker_is_stopped_during_the_start(
+    tmp_path: Path,
+) -> None:
     broker = subprocess.Popen(
         [sys.executable, "-m", "headrace", "up", "--temp", "--port", "0"],
         stdout=subprocess.DEVNULL,
@@ -419,7 +419,7 @@ sys.exit(main(["up", "--temp", "--port", "0"]))
 """
 
 
-def test_a_signal_counts_even_if_its_exception_gets_lost(tmp_path: Path) -> None:
+def test_signal_stops_the_broker_even_if_its_exception_is_lost(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", LOSES_A_SIGNAL]
     done = subprocess.run(command, env=environment, timeout=50, check=False)

@@ -159,7 +159,7 @@ def replica_fetch(
 
 
 @pytest.mark.parametrize("api_key", BETWEEN_BROKERS)
-def test_what_brokers_ask_of_each_other_is_refused_to_clients(target: Target, api_key: int) -> None:
+def test_requests_between_brokers_are_rejected_from_clients(target: Target, api_key: int) -> None:
     version = APIS[api_key].version_max
     with target.client(target.controller) as client:
         client.send(framed(header(api_key, version, flexible=True) + bytes(64)))
@@ -169,7 +169,7 @@ def test_what_brokers_ask_of_each_other_is_refused_to_clients(target: Target, ap
     assert api_key not in {row["api_key"] for row in reply["api_keys"]}
 
 
-def test_a_fetch_counts_as_a_replicas_only_between_brokers_and_under_its_epoch(
+def test_replica_fetch_requires_the_internal_listener_and_the_broker_epoch(
     target: Target,
 ) -> None:
     leader, epochs = target.state.leader, target.epochs()
@@ -196,7 +196,7 @@ def test_a_fetch_counts_as_a_replicas_only_between_brokers_and_under_its_epoch(
             target.cluster.brokers[node].resume()
 
 
-def test_nobody_fetches_as_a_broker_that_is_not_there(target: Target) -> None:
+def test_replica_fetch_of_an_unknown_broker_is_rejected(target: Target) -> None:
     with target.internal(target.state.leader) as broker:
         for replica_id, claimed in ((99, -1), (99, 0), (2**31 - 1, -1)):
             request = replica_fetch(target, replica_id, claimed, offset=0)
@@ -204,7 +204,7 @@ def test_nobody_fetches_as_a_broker_that_is_not_there(target: Target) -> None:
             assert reply["error_code"] == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_followers_session_is_its_connections_alone(target: Target) -> None:
+def test_fetch_session_of_a_follower_belongs_to_its_connection(target: Target) -> None:
     who, epoch = target.follower, target.epochs()[target.follower]
     leader = target.state.leader
 
@@ -239,7 +239,7 @@ def alter_partition(target: Target, **changes: Any) -> Message:
     return {**request, "topics": [{"topic_id": topic_id, "partitions": [{**part, **changes}]}]}
 
 
-def test_an_isr_is_changed_for_its_leader_alone(target: Target) -> None:
+def test_only_the_leader_can_change_its_isr(target: Target) -> None:
     state, epochs = target.state, target.epochs()
     rows = [{"broker_id": n, "broker_epoch": epochs[n]} for n in state.isr]
     stale = [{**row, "broker_epoch": row["broker_epoch"] - 1} for row in rows]
@@ -281,7 +281,7 @@ def test_an_isr_is_changed_for_its_leader_alone(target: Target) -> None:
         assert reply["error_code"] == ErrorCode.NOT_CONTROLLER
 
 
-def test_the_controller_serves_registered_brokers_alone(target: Target) -> None:
+def test_controller_serves_only_registered_brokers(target: Target) -> None:
     epoch = target.epochs()[target.follower]
     requests: list[tuple[int, int, Message]] = [
         (ALLOCATE_PRODUCER_IDS, 0, {}),
@@ -364,7 +364,7 @@ def test_an_envelope_carries_an_administrators_request_and_nothing_else(target: 
         assert reply["error_code"] == ErrorCode.NOT_CONTROLLER
 
 
-def test_topics_that_the_cluster_cannot_hold_are_refused_by_any_broker(target: Target) -> None:
+def test_topics_that_the_cluster_cannot_hold_are_rejected_by_any_broker(target: Target) -> None:
     def assigned(*replicas: int) -> Message:
         row = {"partition_index": 0, "broker_ids": replicas}
         return {"num_partitions": -1, "replication_factor": -1, "assignments": [row]}
@@ -403,13 +403,13 @@ def test_topics_that_the_cluster_cannot_hold_are_refused_by_any_broker(target: T
     ],
     ids=range(8),
 )
-def test_what_no_broker_would_say_ends_the_connection(target: Target, data: bytes) -> None:
+def test_invalid_request_between_brokers_closes_the_connection(target: Target, data: bytes) -> None:
     with target.internal(target.controller) as broker:
         broker.send(data)
         assert broker.wait_closed() == b""
 
 
-def test_every_listener_lives_through_whatever_it_is_sent(target: Target) -> None:
+def test_every_listener_survives_random_input(target: Target) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # pytest shows it where the test fails.
     leader = target.cluster.brokers[target.state.leader]

@@ -26,7 +26,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
         yield cluster
 
 
-def test_members_keep_their_partitions_when_the_coordinator_dies(cluster: RunningCluster) -> None:
+def test_members_keep_their_partitions_when_the_coordinator_is_killed(
+    cluster: RunningCluster,
+) -> None:
     writer = Librdkafka(cluster.bootstrap)
     with connect(cluster.bootstrap) as client:
         client.create_topic("t", partitions=PARTITIONS, replication_factor=3)

@@ -47,7 +47,7 @@ async def _tree_at(store: Store, path: str = "/") -> dict[str, bytes]:
     return found
 
 
-def test_a_copy_that_was_interrupted_is_made_again_and_a_whole_one_is_not(
+def test_interrupted_copy_is_repeated_and_a_complete_one_is_not(
     connect: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "store.db"

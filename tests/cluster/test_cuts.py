@@ -101,7 +101,7 @@ def test_a_leader_cut_off_from_the_other_brokers_is_replaced(
     assert not load.failed
 
 
-def test_a_leader_cut_off_from_zookeeper_loses_what_it_led_and_nothing_else(
+def test_leader_cut_off_from_zookeeper_loses_only_its_leaderships(
     cluster: RunningCluster, topic: Topic
 ) -> None:
     victim = topic.leader()
@@ -116,7 +116,7 @@ def test_a_leader_cut_off_from_zookeeper_loses_what_it_led_and_nothing_else(
     assert not load.failed
 
 
-def test_a_follower_cut_off_from_a_leader_holds_up_no_writes(
+def test_follower_cut_off_from_a_leader_does_not_block_writes(
     cluster: RunningCluster, topic: Topic
 ) -> None:
     leader = topic.leader()

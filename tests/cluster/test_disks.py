@@ -64,7 +64,7 @@ def rot(broker: ClusterBroker, topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
-def test_what_rots_on_a_disk_is_fetched_anew(
+def test_damaged_records_of_a_follower_are_fetched_again(
     cluster: RunningCluster, topic: Topic, role: str
 ) -> None:
     with Load(topic) as load:

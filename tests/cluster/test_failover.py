@@ -76,9 +76,7 @@ def test_nothing_is_lost_when_all_brokers_are_killed(cluster: RunningCluster, to
     assert not load.failed
 
 
-def test_with_one_broker_left_writes_are_refused_and_reads_go_on(
-    cluster: RunningCluster, topic: Topic
-) -> None:
+def test_last_broker_rejects_writes_and_serves_reads(cluster: RunningCluster, topic: Topic) -> None:
     with Load(topic) as load:
         load.wait_for_more(100)
     # A new leader cannot commit anything alone: it must have learnt before what is committed.
@@ -111,7 +109,7 @@ def high_watermarks(cluster: RunningCluster, topic: Topic) -> set[tuple[int, ...
     return found
 
 
-def test_a_topic_that_asks_for_one_replica_in_sync_lives_on_with_one_broker(
+def test_topic_with_min_insync_replicas_1_accepts_writes_with_one_broker(
     cluster: RunningCluster, topic: Topic
 ) -> None:
     single = Topic(cluster, f"{topic.name}-1", min_insync_replicas="1")
@@ -126,7 +124,7 @@ def test_a_topic_that_asks_for_one_replica_in_sync_lives_on_with_one_broker(
     assert not load.failed
 
 
-def test_a_leader_that_stood_still_for_long_takes_nothing_back(
+def test_leader_that_was_paused_does_not_undo_newer_records(
     cluster: RunningCluster, topic: Topic
 ) -> None:
     with Load(topic) as load:
@@ -152,7 +150,7 @@ def test_a_rolling_restart_shows_clients_no_error(cluster: RunningCluster, topic
     assert not load.failed
 
 
-def test_the_cluster_outlives_an_outage_of_zookeeper(cluster: RunningCluster, topic: Topic) -> None:
+def test_cluster_survives_an_outage_of_zookeeper(cluster: RunningCluster, topic: Topic) -> None:
     with Load(topic) as load:
         load.wait_for_more(50)
         cluster.zookeeper.kill()

@@ -42,7 +42,7 @@ def registrations(cluster: RunningCluster) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("who", ["leader", "controller"])
-def test_a_broker_whose_session_is_taken_away_comes_back_under_another_epoch(
+def test_broker_with_an_expired_session_registers_with_another_epoch(
     cluster: RunningCluster, who: str
 ) -> None:
     topic = Topic(cluster, f"sessions-{who}", min_insync_replicas="2")
@@ -89,7 +89,7 @@ def properties(directory: Path, connect: str, node_id: int) -> Path:
     return file
 
 
-def test_a_second_broker_with_the_same_id_is_refused(
+def test_a_second_broker_with_the_same_id_is_rejected(
     cluster: RunningCluster, tmp_path: Path
 ) -> None:
     before = registrations(cluster)
@@ -98,7 +98,7 @@ def test_a_second_broker_with_the_same_id_is_refused(
     assert registrations(cluster) == before
 
 
-def test_another_clusters_directory_is_refused(cluster: RunningCluster, tmp_path: Path) -> None:
+def test_another_clusters_directory_is_rejected(cluster: RunningCluster, tmp_path: Path) -> None:
     with RunningBroker.start(tmp_path / "data", settings={"node.id": "9"}):
         pass
     meta = tmp_path / "data" / "meta.properties"
@@ -112,7 +112,7 @@ def test_another_clusters_directory_is_refused(cluster: RunningCluster, tmp_path
     assert "9" not in registrations(cluster)
 
 
-def test_a_zookeeper_out_of_reach_is_named(tmp_path: Path) -> None:
+def test_unreachable_zookeeper_is_named(tmp_path: Path) -> None:
     connect = f"127.0.0.1:{free_port()}/mill"
     said = refused(properties(tmp_path, connect, 1))
     assert f"ZooKeeper did not respond at {connect} within 2 s (Connection refused)" in said

@@ -138,7 +138,7 @@ def cluster(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.mark.parametrize("way", ["leader to follower", "follower to leader"])
-def test_packets_that_are_lost_one_way_lose_no_record(
+def test_one_way_packet_loss_loses_no_record(
     cluster: RunningCluster, hosts: Hosts, way: str
 ) -> None:
     topic = Topic(cluster, way.replace(" ", "-"), partitions=3)
@@ -163,7 +163,7 @@ def test_packets_that_are_lost_one_way_lose_no_record(
     assert not load.failed
 
 
-def test_a_leader_whose_cable_is_pulled_is_replaced_and_loses_nothing(
+def test_leader_with_a_disconnected_network_is_replaced_and_loses_nothing(
     cluster: RunningCluster, hosts: Hosts
 ) -> None:
     topic = Topic(cluster, "pulled", partitions=3)

@@ -48,7 +48,7 @@ def lose_power(cluster: RunningCluster, disks: dict[int, Disk], *nodes: int) -> 
     cluster.start_brokers()
 
 
-def test_power_loss_of_one_of_a_full_isr_loses_nothing_that_was_not_even_synced(
+def test_power_loss_of_one_isr_member_loses_no_unsynced_record(
     cluster: RunningCluster, disks: dict[int, Disk]
 ) -> None:
     topic = Topic(cluster, "one")
@@ -63,7 +63,7 @@ def test_power_loss_of_one_of_a_full_isr_loses_nothing_that_was_not_even_synced(
     assert not load.failed
 
 
-def test_power_loss_of_all_loses_nothing_where_every_record_is_synced(
+def test_power_loss_of_all_brokers_loses_nothing_with_flush_messages_1(
     cluster: RunningCluster, disks: dict[int, Disk]
 ) -> None:
     topic = Topic(cluster, "all", flush_messages="1")
@@ -78,7 +78,7 @@ def test_power_loss_of_all_loses_nothing_where_every_record_is_synced(
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_a_full_disk_loses_nothing_and_needs_nobody_once_there_is_room(
+def test_full_disk_loses_nothing_and_recovers_without_an_operator(
     cluster: RunningCluster, disks: dict[int, Disk], role: str
 ) -> None:
     """I19."""

@@ -121,7 +121,9 @@ def test_librdkafka_reads_from_the_follower_in_its_rack_and_from_the_leader_with
     assert reader.values == sent
 
 
-def test_our_own_client_reads_from_its_rack_and_goes_on_without_it(cluster: RunningCluster) -> None:
+def test_own_client_reads_from_its_rack_and_continues_from_the_leader(
+    cluster: RunningCluster,
+) -> None:
     topic = Topic(cluster, "own", partitions=1)
     topic.wait_until_in_sync()
     near = next(node for node in cluster.brokers if node != topic.leader())

@@ -52,7 +52,7 @@ def headrace(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_a_cluster_grows_shrinks_and_thinks_better_of_it_under_load(
+def test_reassignments_grow_shrink_and_cancel_under_load(
     cluster: RunningCluster, headrace: Run, tmp_path: Path
 ) -> None:
     topic = Topic(cluster, "t", partitions=4)
@@ -140,7 +140,7 @@ def moves(headrace: Run) -> list[dict[str, Any]]:
 RATE = 200_000
 
 
-def test_a_move_keeps_below_its_throttle_and_slows_nobody_in_sync(
+def test_throttled_reassignment_keeps_its_rate_and_in_sync_replicas_are_not_throttled(
     cluster: RunningCluster, headrace: Run, tmp_path: Path
 ) -> None:
     topic = Topic(cluster, "t")

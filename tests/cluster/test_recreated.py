@@ -28,7 +28,7 @@ def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
         yield running
 
 
-def test_a_replica_that_returns_serves_nothing_of_the_topic_that_was_deleted_b10(
+def test_returning_replica_serves_no_records_of_a_deleted_topic_b10(
     cluster: RunningCluster, store: KazooClient
 ) -> None:
     old = Topic(cluster, "again", partitions=1)

@@ -65,7 +65,7 @@ def lose_page_cache(broker: ClusterBroker) -> None:
     path.write_text(json.dumps({**content, "page_cache_id": "of another boot"}))
 
 
-def test_a_torn_tail_of_one_replica_costs_nothing_that_was_acknowledged(
+def test_torn_write_of_one_replica_loses_no_acknowledged_record(
     cluster: RunningCluster,
 ) -> None:
     """So many bytes cut off or garbled, on a leader or on a follower: a partition for each."""
@@ -99,7 +99,7 @@ def launch_with_clock(broker: ClusterBroker, offset: Path) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [3600, -3000])
-def test_a_clock_that_jumps_neither_deletes_nor_elects(
+def test_clock_jump_causes_neither_deletions_nor_elections(
     cluster: RunningCluster, tmp_path: Path, jump_s: int
 ) -> None:
     """I31, on a leader; its records are kept for half an hour.
@@ -134,7 +134,7 @@ def test_a_clock_that_jumps_neither_deletes_nor_elects(
     topic.wait_until_in_sync()
 
 
-def test_a_broker_that_starts_with_a_wrong_clock_says_so_and_deletes_nothing(
+def test_broker_that_starts_with_a_wrong_clock_logs_it_and_deletes_nothing(
     cluster: RunningCluster, tmp_path: Path
 ) -> None:
     """Ten days ahead of ZooKeeper's; records are kept for an hour."""

@@ -9,7 +9,7 @@ from headrace.testing import RunningCluster
 from tests.cluster.processes import wait_until
 
 
-def test_a_cluster_is_brokers_at_addresses_of_their_own_that_can_die_and_come_back(
+def test_cluster_brokers_have_separate_addresses_and_can_be_killed_and_restarted(
     headrace_cluster: RunningCluster,
 ) -> None:
     cluster = headrace_cluster

@@ -19,7 +19,7 @@ def links() -> Iterator[Links]:
     links.close()
 
 
-def test_a_cut_is_silence_between_two_and_nothing_is_lost_when_it_is_healed(links: Links) -> None:
+def test_cut_blocks_data_and_healing_delivers_it(links: Links) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
         target = server.getsockname()[:2]

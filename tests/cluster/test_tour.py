@@ -61,7 +61,7 @@ def number(said: str, pattern: str) -> int:
 
 
 @pytest.mark.timeout(240)
-def test_the_tour_shows_in_eight_steps_what_it_has_measured(tmp_path: Path) -> None:
+def test_tour_prints_eight_steps_with_measurements(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     with started(place, "--record", str(tmp_path / "tour.svg")) as process:
@@ -117,7 +117,7 @@ def test_a_tour_that_is_interrupted_leaves_no_process_and_no_file(
     assert (processes_in(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 
-def test_a_tour_that_waits_for_keys_needs_somebody_who_can_press_them(tmp_path: Path) -> None:
+def test_step_option_requires_a_terminal(tmp_path: Path) -> None:
     with started(tmp_path, "--step") as process:
         assert process.wait(60) == 2
     assert list(tmp_path.iterdir()) == []

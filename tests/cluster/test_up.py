@@ -25,7 +25,7 @@ from tests.cluster.processes import wait_until, wait_until_gone
 from tests.unit.ensemble.maven_scenario import mirror
 
 
-def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
+def test_single_brokers_directory_is_converted_to_a_cluster(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
@@ -74,7 +74,7 @@ def test_a_single_brokers_directory_becomes_a_cluster_whose_parts_may_die_alone(
     assert "belongs to a cluster" in refused.stderr
 
 
-def test_a_cluster_ends_with_the_process_that_started_it_and_starts_again_as_it_was(
+def test_cluster_ends_with_its_supervisor_and_restarts_with_its_data(
     tmp_path: Path,
 ) -> None:
     with started(tmp_path / "data", "--brokers", "1") as up:
@@ -96,7 +96,7 @@ def test_log_level_applies_to_every_broker(tmp_path: Path) -> None:
         assert line.search((data / "broker-1.log").read_text()) is None
 
 
-def test_a_zookeeper_without_a_cluster_is_asked_about(tmp_path: Path) -> None:
+def test_zookeeper_option_requires_brokers(tmp_path: Path) -> None:
     done = ended("--zookeeper", "127.0.0.1:1", "--data", str(tmp_path))
     assert done.returncode == 2
     assert "require --brokers N" in done.stderr
@@ -110,7 +110,7 @@ def test_the_heap_of_a_new_zookeeper_is_rejected_for_a_running_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize("heap", ["", "99999999g"])
-def test_a_heap_that_no_node_could_have_is_rejected(heap: str, tmp_path: Path) -> None:
+def test_invalid_heap_size_is_rejected(heap: str, tmp_path: Path) -> None:
     cluster = ("--brokers", "1", "--data", str(tmp_path / "data"))
     done = ended(*cluster, "--zookeeper-heap", heap)
     assert done.returncode == 2
@@ -214,7 +214,7 @@ def listening_ports(pid: int) -> set[int]:
     }
 
 
-def test_a_move_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+def test_interrupted_conversion_continues(tmp_path: Path) -> None:
     (tmp_path / "headrace-store.db").touch()
     (tmp_path / "meta.properties").write_text("node.id=2\n")
     # A partition that has the name of a broker's directory.
@@ -261,7 +261,7 @@ def test_a_cluster_with_fewer_brokers_than_before_keeps_min_insync_replicas(tmp_
     assert broker_count(tmp_path, 4) == 4
 
 
-def test_explicit_replication_settings_win() -> None:
+def test_explicit_replication_settings_take_precedence() -> None:
     given = {
         "default.replication.factor": "1",
         "offsets.topic.replication.factor": "2",

@@ -20,7 +20,7 @@ from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 from tests.cluster.processes import wait_until, wait_until_gone
 
 
-def test_the_death_of_an_ensembles_leader_is_a_pause_and_not_the_end_of_a_session(
+def test_session_survives_the_failure_of_the_ensembles_leader(
     tmp_path: Path,
 ) -> None:
     zookeeper = LocalZooKeeper(tmp_path, [free_port() for _ in range(3)], durable=False)
@@ -56,7 +56,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalZooKeep
     zookeeper.kill()
 
 
-def test_more_requests_than_kazoo_takes_at_once_are_answered_in_order(
+def test_more_requests_than_kazoos_queue_get_responses_in_order(
     zookeeper: LocalZooKeeper,
 ) -> None:
     async def scenario() -> None:
@@ -72,7 +72,7 @@ def test_more_requests_than_kazoo_takes_at_once_are_answered_in_order(
     asyncio.run(asyncio.wait_for(scenario(), 150))
 
 
-def test_a_session_outlives_a_restart_of_the_server(zookeeper: LocalZooKeeper) -> None:
+def test_session_survives_a_restart_of_the_server(zookeeper: LocalZooKeeper) -> None:
     async def scenario() -> None:
         # A Java server may be long in starting where cores are few.
         store = await ZooKeeperStore.open(zookeeper.connect, session_timeout_ms=40_000)
@@ -92,7 +92,7 @@ def test_a_session_outlives_a_restart_of_the_server(zookeeper: LocalZooKeeper) -
     asyncio.run(asyncio.wait_for(scenario(), 150))
 
 
-def test_a_session_outlives_a_server_that_takes_connections_and_forgets_them(
+def test_session_survives_a_server_that_accepts_connections_without_responses(
     zookeeper: LocalZooKeeper,
 ) -> None:
     """As one on its way up can: here the second connection, and the third."""
@@ -156,7 +156,7 @@ def test_a_new_process_ends_the_session_of_the_former_one_but_not_that_of_a_copy
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_that_ends_kazoos_thread_does_not_end_the_store(zookeeper: LocalZooKeeper) -> None:
+def test_store_survives_an_exception_in_kazoos_thread(zookeeper: LocalZooKeeper) -> None:
     async def scenario() -> None:
         store = await ZooKeeperStore.open(zookeeper.connect)
         states: asyncio.Queue[SessionState] = asyncio.Queue()
@@ -180,7 +180,7 @@ def test_a_fault_that_ends_kazoos_thread_does_not_end_the_store(zookeeper: Local
     asyncio.run(asyncio.wait_for(scenario(), 150))
 
 
-def test_the_ensemble_has_the_last_word_on_the_session_timeout(zookeeper: LocalZooKeeper) -> None:
+def test_session_timeout_is_the_one_that_the_ensemble_returns(zookeeper: LocalZooKeeper) -> None:
     async def negotiated() -> int:
         store = await ZooKeeperStore.open(
             zookeeper.connect, session_timeout_ms=300, connection_timeout_ms=20_000
@@ -191,7 +191,7 @@ def test_the_ensemble_has_the_last_word_on_the_session_timeout(zookeeper: LocalZ
     assert asyncio.run(negotiated()) == 1000
 
 
-def test_a_zookeeper_that_is_not_there_is_told_in_a_sentence() -> None:
+def test_unreachable_zookeeper_is_reported_in_a_sentence() -> None:
     async def open_store() -> None:
         await ZooKeeperStore.open(f"127.0.0.1:{free_port()}", connection_timeout_ms=2000)
 
@@ -199,7 +199,7 @@ def test_a_zookeeper_that_is_not_there_is_told_in_a_sentence() -> None:
         asyncio.run(open_store())
 
 
-def test_a_port_that_was_picked_is_kept_for_whoever_is_told_of_it() -> None:
+def test_free_port_stays_reserved_for_its_caller() -> None:
     port = free_port()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
@@ -210,7 +210,7 @@ def test_a_port_that_was_picked_is_kept_for_whoever_is_told_of_it() -> None:
             socket.create_connection(("127.0.0.1", port)).close()
 
 
-def test_nodes_end_when_whoever_started_them_is_killed(tmp_path: Path) -> None:
+def test_nodes_end_when_their_parent_process_is_killed(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from headrace.ensemble.zookeeper import *;"
         "z = LocalZooKeeper(Path(sys.argv[1]), [free_port()]); z.start();"
@@ -236,12 +236,12 @@ def test_nodes_end_when_whoever_started_them_is_killed(tmp_path: Path) -> None:
         ("[::1]:2181/", ("[::1]:2181", "")),
     ],
 )
-def test_a_connect_string_is_hosts_and_a_chroot(connect: str, parts: tuple[str, str]) -> None:
+def test_connect_string_contains_hosts_and_a_chroot(connect: str, parts: tuple[str, str]) -> None:
     assert parse_connect(connect) == parts
 
 
 @pytest.mark.parametrize("connect", ["", ":2181", "a:b", "a:0", "a:70000", "a,,b", "a:1/../x"])
-def test_a_malformed_connect_string_says_how_to_write_it(connect: str) -> None:
+def test_error_of_a_malformed_connect_string_shows_the_format(connect: str) -> None:
     with pytest.raises(StoreUnavailable, match="must be host:port"):
         parse_connect(connect)
 
@@ -269,7 +269,7 @@ def test_the_java_of_the_wheel_runs_a_server(
         zookeeper.kill()
 
 
-def test_the_command_runs_one_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_command_runs_one_node_until_a_stop_signal(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     options = ["--port", "0", "--data", str(tmp_path / "data"), "--ready-file", str(ready)]
     command = [sys.executable, "-m", "headrace.cli.main", "zookeeper", *options]
@@ -285,7 +285,7 @@ def test_the_command_runs_one_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert not ready.exists()
 
 
-def test_the_command_restarts_nodes_that_die(tmp_path: Path) -> None:
+def test_command_restarts_failed_nodes(tmp_path: Path) -> None:
     ready, output = tmp_path / "ready", tmp_path / "output"
     options = ["--nodes", "3", "--port", "0", "--temp", "--heap", "64m", "--ready-file", str(ready)]
     command = [sys.executable, "-m", "headrace.cli.main", "zookeeper", *options]

@@ -48,7 +48,7 @@ async def test_a_created_node_is_read_back_with_its_stat(ensemble: Ensemble) -> 
 
 
 @live
-async def test_what_is_not_there_is_no_node(ensemble: Ensemble) -> None:
+async def test_missing_node_raises_no_node(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     assert await store.exists("/a") is None
     for attempt in (
@@ -72,7 +72,7 @@ async def test_a_node_is_created_once(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_set_compares_the_version_and_counts_it_up(ensemble: Ensemble) -> None:
+async def test_set_compares_and_increments_the_version(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     created = await store.create("/a", b"0")
     first = await store.set("/a", b"1", 0)
@@ -85,7 +85,9 @@ async def test_set_compares_the_version_and_counts_it_up(ensemble: Ensemble) -> 
 
 
 @live
-async def test_delete_compares_the_version_and_wants_no_children(ensemble: Ensemble) -> None:
+async def test_delete_compares_the_version_and_rejects_nodes_with_children(
+    ensemble: Ensemble,
+) -> None:
     store = await ensemble.session()
     await store.create("/a")
     await store.create("/a/b")
@@ -99,7 +101,7 @@ async def test_delete_compares_the_version_and_wants_no_children(ensemble: Ensem
 
 
 @live
-async def test_children_are_sorted_names_and_leave_a_mark_on_the_parent(
+async def test_children_are_sorted_and_change_the_stat_of_the_parent(
     ensemble: Ensemble,
 ) -> None:
     store = await ensemble.session()
@@ -115,7 +117,7 @@ async def test_children_are_sorted_names_and_leave_a_mark_on_the_parent(
 
 
 @live
-async def test_a_node_made_again_has_another_creation_id(ensemble: Ensemble) -> None:
+async def test_recreated_node_has_another_creation_id(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     first = await store.create("/a")
     await store.delete("/a")
@@ -137,7 +139,7 @@ async def test_zxids_rise_over_all_sessions_and_restarts(ensemble: Ensemble) -> 
 
 
 @live
-async def test_nodes_outlive_a_restart_of_the_store(ensemble: Ensemble) -> None:
+async def test_nodes_survive_a_restart_of_the_store(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     await store.create("/a", b"x")
     await store.create("/a/b", bytes(range(256)))
@@ -157,7 +159,7 @@ async def test_nodes_outlive_a_restart_of_the_store(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_a_malformed_path_is_the_callers_bug(ensemble: Ensemble) -> None:
+async def test_malformed_path_raises_value_error(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     for path in ("", "a", "/a/", "//a", "/a/../b", "/./a", "/a\0"):
         with pytest.raises(ValueError, match="path"):
@@ -167,7 +169,7 @@ async def test_a_malformed_path_is_the_callers_bug(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_a_request_too_large_for_the_store_is_refused_before_it_is_sent(
+async def test_a_request_too_large_for_the_store_is_rejected_before_it_is_sent(
     ensemble: Ensemble,
 ) -> None:
     store = await ensemble.session()
@@ -182,7 +184,7 @@ async def test_a_request_too_large_for_the_store_is_refused_before_it_is_sent(
 
 
 @live
-async def test_a_read_sees_the_writes_asked_for_before_it(ensemble: Ensemble) -> None:
+async def test_read_sees_earlier_writes_of_its_session(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     await store.create("/a", b"0")
     writes = [asyncio.ensure_future(store.set("/a", b"%d" % turn)) for turn in range(1, 20)]
@@ -202,7 +204,7 @@ async def test_of_concurrent_writers_of_one_version_one_wins(ensemble: Ensemble)
 
 
 @live
-async def test_after_sync_a_session_sees_what_another_was_told(ensemble: Ensemble) -> None:
+async def test_after_sync_a_session_sees_acknowledged_writes_of_another(ensemble: Ensemble) -> None:
     one, two = await ensemble.session(), await ensemble.session()
     for turn in range(10):
         await one.create(f"/n{turn}")
@@ -211,7 +213,7 @@ async def test_after_sync_a_session_sees_what_another_was_told(ensemble: Ensembl
 
 
 @live
-async def test_a_cancelled_asker_leaves_the_store_in_order(ensemble: Ensemble) -> None:
+async def test_cancelled_request_does_not_affect_later_ones(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     task = asyncio.ensure_future(store.create("/a"))
     await asyncio.sleep(0)
@@ -222,7 +224,7 @@ async def test_a_cancelled_asker_leaves_the_store_in_order(ensemble: Ensemble) -
 
 
 @live
-async def test_a_multi_happens_as_a_whole_under_one_zxid(ensemble: Ensemble) -> None:
+async def test_multi_is_atomic_under_one_zxid(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     await store.create("/epoch", b"1")
     await store.create("/old")
@@ -255,7 +257,9 @@ FAILING: list[tuple[str, Op, type[StoreError]]] = [
 
 
 @live
-async def test_a_multi_that_fails_changes_nothing_and_says_where(ensemble: Ensemble) -> None:
+async def test_failed_multi_changes_nothing_and_returns_the_failed_operation(
+    ensemble: Ensemble,
+) -> None:
     store = await ensemble.session()
     for path in ("/there", "/parent", "/parent/child", "/victim"):
         await store.create(path, b"as it was")
@@ -307,7 +311,7 @@ async def test_the_write_of_a_fenced_writer_gets_bad_version(ensemble: Ensemble)
 
 
 @live
-async def test_an_ephemeral_knows_its_owner_and_goes_when_the_session_is_closed(
+async def test_ephemeral_has_its_owner_and_is_deleted_with_the_session(
     ensemble: Ensemble,
 ) -> None:
     one, two = await ensemble.session(), await ensemble.session()
@@ -335,7 +339,7 @@ async def test_an_ephemeral_has_no_children(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_ephemerals_of_a_former_life_of_the_store_are_gone_once_its_sessions_are(
+async def test_ephemerals_of_a_former_process_are_deleted_with_their_sessions(
     ensemble: Ensemble,
 ) -> None:
     store = await ensemble.session()
@@ -349,7 +353,7 @@ async def test_ephemerals_of_a_former_life_of_the_store_are_gone_once_its_sessio
 
 
 @live
-async def test_a_closed_session_takes_nothing_more(ensemble: Ensemble) -> None:
+async def test_closed_session_rejects_requests(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     states = States(store)
     await store.close()
@@ -362,7 +366,9 @@ async def test_a_closed_session_takes_nothing_more(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_a_suspended_session_refuses_and_goes_on_where_it_was(ensemble: Ensemble) -> None:
+async def test_suspended_session_rejects_requests_and_continues_after_a_reconnect(
+    ensemble: Ensemble,
+) -> None:
     store = await ensemble.session()
     session_id = store.session_id
     await store.create("/e", ephemeral=True)
@@ -405,7 +411,9 @@ async def test_an_expired_session_loses_its_ephemerals_and_a_new_one_follows(
 
 
 @live
-async def test_the_store_may_know_of_an_expiry_before_the_client_does(ensemble: Ensemble) -> None:
+async def test_session_can_expire_in_the_store_before_the_client_is_notified(
+    ensemble: Ensemble,
+) -> None:
     store, other = await ensemble.session(), await ensemble.session()
     await store.create("/e", ephemeral=True)
     await other.sync()
@@ -423,7 +431,7 @@ async def test_the_store_may_know_of_an_expiry_before_the_client_does(ensemble: 
 
 
 @live
-async def test_a_write_of_unknown_outcome_may_have_happened(ensemble: Ensemble) -> None:
+async def test_write_with_unknown_outcome_can_be_applied(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     await store.create("/a", b"old")
     states = States(store)
@@ -437,7 +445,7 @@ async def test_a_write_of_unknown_outcome_may_have_happened(ensemble: Ensemble) 
 
 
 @live
-async def test_a_write_of_unknown_outcome_may_not_have_happened(ensemble: Ensemble) -> None:
+async def test_write_with_unknown_outcome_can_be_lost(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     await store.create("/a", b"old")
     states = States(store)
@@ -453,7 +461,7 @@ async def test_a_write_of_unknown_outcome_may_not_have_happened(ensemble: Ensemb
 
 
 @live
-async def test_a_write_under_way_when_the_connection_breaks_is_of_unknown_outcome(
+async def test_write_in_flight_during_a_disconnect_has_an_unknown_outcome(
     ensemble: Ensemble,
 ) -> None:
     store = await ensemble.session()

@@ -31,7 +31,7 @@ async def test_a_data_watch_fires_once_for_a_change(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_a_data_watch_fires_when_the_node_goes(ensemble: Ensemble) -> None:
+async def test_data_watch_fires_when_the_node_is_deleted(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     await store.create("/a")
     seen = Seen()
@@ -41,7 +41,7 @@ async def test_a_data_watch_fires_when_the_node_goes(ensemble: Ensemble) -> None
 
 
 @live
-async def test_an_existence_watch_fires_when_the_node_comes(ensemble: Ensemble) -> None:
+async def test_existence_watch_fires_when_the_node_is_created(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     seen = Seen()
     assert await store.exists("/a", seen) is None
@@ -50,7 +50,7 @@ async def test_an_existence_watch_fires_when_the_node_comes(ensemble: Ensemble) 
 
 
 @live
-async def test_a_failed_get_arms_nothing(ensemble: Ensemble) -> None:
+async def test_failed_get_sets_no_watch(ensemble: Ensemble) -> None:
     store = await ensemble.session()
     seen = Seen()
     with pytest.raises(NoNode):
@@ -64,7 +64,7 @@ async def test_a_failed_get_arms_nothing(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_a_children_watch_fires_for_coming_and_going_but_not_for_data(
+async def test_children_watch_fires_for_created_and_deleted_children_but_not_for_data(
     ensemble: Ensemble,
 ) -> None:
     store = await ensemble.session()
@@ -98,7 +98,7 @@ async def test_a_watch_fires_before_the_result_of_a_later_write(ensemble: Ensemb
 
 
 @live
-async def test_what_a_watch_tells_can_be_read(ensemble: Ensemble) -> None:
+async def test_read_after_a_watch_event_sees_the_change(ensemble: Ensemble) -> None:
     store, other = await ensemble.session(), await ensemble.session()
     await store.create("/a", b"0")
     read: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -113,7 +113,7 @@ async def test_what_a_watch_tells_can_be_read(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_the_events_of_a_multi_come_in_the_order_of_its_operations(
+async def test_events_of_a_multi_have_the_order_of_its_operations(
     ensemble: Ensemble,
 ) -> None:
     store = await ensemble.session()
@@ -143,7 +143,7 @@ async def test_a_multi_that_fails_fires_nothing(ensemble: Ensemble) -> None:
 
 
 @live
-async def test_a_watch_is_lost_when_the_connection_is(ensemble: Ensemble) -> None:
+async def test_watch_is_lost_with_the_connection(ensemble: Ensemble) -> None:
     store, other = await ensemble.session(), await ensemble.session()
     await store.create("/a")
     states = States(store)

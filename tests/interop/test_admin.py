@@ -14,7 +14,7 @@ def wait_until_gone(client: Client, topic: str) -> None:
         assert time.monotonic() < deadline
 
 
-def test_metadata_names_the_broker_that_was_asked(client: Client, bootstrap: str) -> None:
+def test_metadata_contains_the_broker(client: Client, bootstrap: str) -> None:
     assert bootstrap in client.brokers().values()
 
 
@@ -35,7 +35,7 @@ def test_a_topic_cannot_be_created_twice(client: Client, topic: str) -> None:
     assert refused.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_topic_needs_a_legal_name(client: Client) -> None:
+def test_invalid_topic_name_is_rejected(client: Client) -> None:
     with pytest.raises(Refused) as refused:
         client.create_topic("no/slashes")
     assert refused.value.code == ErrorCode.INVALID_TOPIC
@@ -50,7 +50,7 @@ def test_a_topic_with_a_config_that_does_not_exist_is_not_created(
     assert new_topic not in client.topics()
 
 
-def test_a_deleted_topic_is_gone_and_its_name_is_free_again(client: Client, topic: str) -> None:
+def test_deleted_topic_does_not_exist_and_can_be_created_again(client: Client, topic: str) -> None:
     client.produce(topic, [Record(b"old")])
     client.delete_topic(topic)
     wait_until_gone(client, topic)
@@ -68,14 +68,12 @@ def test_a_topic_that_does_not_exist_cannot_be_deleted(client: Client, new_topic
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_topic_comes_to_be_when_somebody_writes_to_it(client: Client, new_topic: str) -> None:
+def test_topic_is_created_by_the_first_write(client: Client, new_topic: str) -> None:
     assert client.produce(new_topic, [Record(b"first")]) == [0]
     assert new_topic in client.topics()
 
 
-def test_partitions_are_added_and_the_old_ones_keep_their_records(
-    client: Client, topic: str
-) -> None:
+def test_added_partitions_keep_the_records_of_the_others(client: Client, topic: str) -> None:
     client.produce(topic, [Record(b"kept")])
     client.create_partitions(topic, 3)
     wait_for_topic(client, topic, 3)
@@ -84,16 +82,14 @@ def test_partitions_are_added_and_the_old_ones_keep_their_records(
     assert client.produce(topic, [Record(b"there")], partition=2) == [0]
 
 
-def test_partitions_cannot_be_taken_away(client: Client, new_topic: str) -> None:
+def test_number_of_partitions_cannot_decrease(client: Client, new_topic: str) -> None:
     client.create_topic(new_topic, partitions=3)
     with pytest.raises(Refused) as refused:
         client.create_partitions(new_topic, 2)
     assert refused.value.code == ErrorCode.INVALID_PARTITIONS
 
 
-def test_a_topics_configs_are_all_described_and_its_own_stand_out(
-    client: Client, new_topic: str
-) -> None:
+def test_configs_of_a_topic_are_described_with_their_source(client: Client, new_topic: str) -> None:
     client.create_topic(new_topic, configs={"retention.ms": "3600000"})
     configs = client.topic_configs(new_topic)
     assert configs["retention.ms"] == "3600000"
@@ -108,7 +104,7 @@ def test_a_topics_configs_can_be_altered(client: Client, topic: str) -> None:
     assert (configs["max.message.bytes"], configs["segment.ms"]) == ("5000", "60000")
 
 
-def test_a_config_without_sense_is_refused(client: Client, topic: str) -> None:
+def test_invalid_config_is_rejected(client: Client, topic: str) -> None:
     with pytest.raises(Refused) as refused:
         client.alter_topic_configs(topic, {"retention.ms": "-2"})
     assert refused.value.code == ErrorCode.INVALID_CONFIG

@@ -95,7 +95,7 @@ def type_and_state(client: Client, group: str) -> tuple[str, str]:
     return found.type, found.state
 
 
-def test_members_share_read_commit_and_go(join: Join, address: str, topic: str) -> None:
+def test_members_share_read_commit_and_leave(join: Join, address: str, topic: str) -> None:
     first = join()
     until("all is read", lambda: len(first.read) == PARTITIONS * RECORDS)
     first.commit(dict.fromkeys(range(PARTITIONS), RECORDS), "where I was")
@@ -109,7 +109,7 @@ def test_members_share_read_commit_and_go(join: Join, address: str, topic: str) 
     assert second.read == {(1, RECORDS), (1, RECORDS + 1), (1, RECORDS + 2)}
 
 
-def test_an_expression_finds_topics_that_are_made_later(
+def test_expression_matches_topics_that_are_created_later(
     join: Join, address: str, topic: str
 ) -> None:
     member = join(topic=f"^{topic}-.*")
@@ -137,7 +137,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(join: Join) -> None:
     assert (again.owned, one.owned) == owned
 
 
-def test_a_member_goes_on_after_the_broker_was_killed(tmp_path: Path, group: str) -> None:
+def test_member_continues_after_the_broker_was_killed(tmp_path: Path, group: str) -> None:
     with start_broker(tmp_path / "data", SETTINGS) as broker:
         make_topic(broker.address, "t")
         with closing(Living(ConsumerProtocolMember, broker.address, group, "t")) as member:
@@ -155,7 +155,7 @@ def test_a_member_goes_on_after_the_broker_was_killed(tmp_path: Path, group: str
 
 
 @pytest.mark.parametrize("kind", [LibrdkafkaMember, AiokafkaMember, KafkaPythonMember])
-def test_a_group_passes_to_the_newer_protocol_and_back_while_it_reads(
+def test_group_is_converted_to_the_consumer_protocol_and_back_while_it_reads(
     kind: type[Member], join: Join, address: str, group: str
 ) -> None:
     old = join(kind)
@@ -174,7 +174,7 @@ def test_a_group_passes_to_the_newer_protocol_and_back_while_it_reads(
         until("it is classic", lambda: type_and_state(client, group) == ("classic", "Stable"))
 
 
-def test_administrators_see_such_groups_and_set_their_timeouts(
+def test_administrators_describe_groups_and_set_their_timeouts(
     join: Join, address: str, topic: str, group: str
 ) -> None:
     member = join()

@@ -112,7 +112,7 @@ def owns_all(member: Living) -> Callable[[], bool]:
     return lambda: len(member.owned) == PARTITIONS
 
 
-def test_a_member_reads_everything_and_the_next_one_goes_on_where_it_committed(
+def test_next_member_continues_at_the_committed_offsets(
     kind: type[Member], other: type[Member], join: Join, address: str, filled: str
 ) -> None:
     first = join(kind)
@@ -125,7 +125,7 @@ def test_a_member_reads_everything_and_the_next_one_goes_on_where_it_committed(
     assert second.read == {(1, RECORDS), (1, RECORDS + 1), (1, RECORDS + 2)}
 
 
-def test_two_members_share_the_partitions_and_one_that_leaves_gives_its_own_back(
+def test_partitions_of_a_leaving_member_are_assigned_to_the_other(
     kind: type[Member], other: type[Member], join: Join
 ) -> None:
     # Range is what all three know.
@@ -137,7 +137,7 @@ def test_two_members_share_the_partitions_and_one_that_leaves_gives_its_own_back
     until("the first has all again", owns_all(first))
 
 
-def test_metadata_of_a_commit_comes_back(kind: type[Member], join: Join) -> None:
+def test_metadata_of_a_commit_is_returned(kind: type[Member], join: Join) -> None:
     member = join(kind)
     until("it has all", owns_all(member))
     member.commit({2: 7}, "where I was")
@@ -151,7 +151,7 @@ def test_metadata_of_a_commit_comes_back(kind: type[Member], join: Join) -> None
     assert reader.committed(2) == (7, "where I was")
 
 
-def test_a_static_member_that_restarts_keeps_its_partitions_and_disturbs_nobody(
+def test_restarted_static_member_keeps_its_partitions_without_a_rebalance(
     join: Join,
 ) -> None:
     one, two = (join(LibrdkafkaMember, **{"group.instance.id": name}) for name in ("one", "two"))
@@ -163,7 +163,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions_and_disturbs_nobody(
     assert (again.owned, one.owned) == owned
 
 
-def test_cooperative_members_hand_over_only_what_moves(join: Join) -> None:
+def test_cooperative_members_revoke_only_reassigned_partitions(join: Join) -> None:
     settings = {"partition.assignment.strategy": "cooperative-sticky"}
     first = join(LibrdkafkaMember, **settings)
     until("the first has all", owns_all(first))
@@ -179,7 +179,7 @@ def test_cooperative_members_hand_over_only_what_moves(join: Join) -> None:
     assert len(kept) == PARTITIONS // 2
 
 
-def test_six_members_of_three_kinds_leave_no_partition_alone(join: Join) -> None:
+def test_six_members_of_three_clients_own_all_partitions(join: Join) -> None:
     members = [join(kind) for kind in list(MEMBERS.values()) * 2]
 
     def is_each_owned_once() -> bool:
@@ -195,7 +195,7 @@ def test_six_members_of_three_kinds_leave_no_partition_alone(join: Join) -> None
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_our_own_member_leads_and_follows_those_of_other_clients(
+def test_own_member_works_as_leader_and_follower_with_other_clients(
     other: type[Member], join: Join, is_first: bool
 ) -> None:
     """The leader divides: it has to read what the other wrote, and the other what it wrote."""
@@ -208,9 +208,7 @@ def test_our_own_member_leads_and_follows_those_of_other_clients(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_our_own_member_shares_partition_by_partition_with_librdkafka(
-    join: Join, protocol: str
-) -> None:
+def test_own_member_and_librdkafka_rebalance_cooperatively(join: Join, protocol: str) -> None:
     is_new = protocol == "consumer"
     ours: dict[str, Any] = {"protocol": protocol, "assignors": ("cooperative-sticky",)}
     theirs = {} if is_new else {"partition.assignment.strategy": "cooperative-sticky"}
@@ -225,7 +223,7 @@ def test_our_own_member_shares_partition_by_partition_with_librdkafka(
 
 
 @pytest.mark.parametrize("kind", [*MEMBERS.values(), HeadraceMember])
-def test_members_go_on_after_the_broker_was_killed(
+def test_members_continue_after_the_broker_was_killed(
     kind: type[Member], mortal_broker: RunningBroker, group: str
 ) -> None:
     client = Librdkafka(mortal_broker.address)

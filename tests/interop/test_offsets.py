@@ -44,13 +44,13 @@ def test_a_timestamp_finds_the_first_record_that_is_not_older(
     assert client.offset_for_time(filled, BASE_MS + after_ms) == offset
 
 
-def test_reading_past_the_end_waits_for_what_comes(client: Client, filled: str) -> None:
+def test_consumer_at_the_end_waits_for_new_records(client: Client, filled: str) -> None:
     client.produce(filled, [Record(b"late", None, (), BASE_MS)])
     (stored,) = client.consume(filled, 1, offset=100)
     assert (stored.offset, stored.record.value) == (100, b"late")
 
 
-def test_an_offset_that_is_gone_is_out_of_range(client: Client, filled: str) -> None:
+def test_deleted_offset_is_out_of_range(client: Client, filled: str) -> None:
     assert client.delete_records(filled, 42) == 42
     assert client.watermarks(filled) == (42, 100)
     with pytest.raises(Refused) as refused:

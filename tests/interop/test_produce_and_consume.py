@@ -41,7 +41,7 @@ def test_every_client_reads_what_each_client_wrote(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_stored_is_compressed_as_the_client_was_told(
+def test_stored_batches_have_the_compression_of_the_client(
     client: Client, topic: str, codec: str, bootstrap: str
 ) -> None:
     client.produce(topic, compressible(100), codec=codec)
@@ -52,7 +52,7 @@ def test_what_is_stored_is_compressed_as_the_client_was_told(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_record_of_a_megabyte_comes_back_whole(client: Client, topic: str, codec: str) -> None:
+def test_record_of_a_megabyte_is_read_completely(client: Client, topic: str, codec: str) -> None:
     noise = random.Random(codec).randbytes(500_000)
     records = [
         Record(noise + bytes(500_000), b"half noise", (), BASE_MS),
@@ -62,7 +62,7 @@ def test_a_record_of_a_megabyte_comes_back_whole(client: Client, topic: str, cod
     assert [stored.record for stored in client.consume(topic, 2)] == records
 
 
-def test_every_client_reads_what_only_librdkafka_would_write(
+def test_every_client_reads_unusual_records_of_librdkafka(
     reader: Client, topic: str, bootstrap: str
 ) -> None:
     records = [
@@ -74,16 +74,14 @@ def test_every_client_reads_what_only_librdkafka_would_write(
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_a_record_is_stored_however_many_acks_are_asked_for(
-    client: Client, topic: str, acks: str
-) -> None:
+def test_record_is_stored_with_every_value_of_acks(client: Client, topic: str, acks: str) -> None:
     records = compressible(10)
     offsets = client.produce(topic, records, acks=acks)
     assert acks == "0" or offsets == list(range(10))
     assert [stored.record for stored in client.consume(topic, 10)] == records
 
 
-def test_an_idempotent_producer_is_given_an_id_and_numbers_its_batches(
+def test_idempotent_producer_gets_an_id_and_sends_sequences(
     client: Client, topic: str, bootstrap: str
 ) -> None:
     client.produce(topic, compressible(20), idempotent=True)
@@ -116,7 +114,7 @@ def test_partitions_keep_their_own_offsets(client: Client, new_topic: str) -> No
         assert first.record.value == b"%d" % partition
 
 
-def test_a_record_larger_than_the_topic_takes_is_refused(client: Client, new_topic: str) -> None:
+def test_record_larger_than_the_topics_limit_is_rejected(client: Client, new_topic: str) -> None:
     client.create_topic(new_topic, configs={"max.message.bytes": "1000"})
     with pytest.raises(Refused) as refused:
         client.produce(new_topic, [Record(random.Random(1).randbytes(2000))])
@@ -124,7 +122,7 @@ def test_a_record_larger_than_the_topic_takes_is_refused(client: Client, new_top
     assert client.produce(new_topic, [Record(b"small")]) == [0]
 
 
-def test_a_record_without_a_key_is_refused_by_a_compacted_topic(
+def test_a_record_without_a_key_is_rejected_by_a_compacted_topic(
     client: Client, new_topic: str
 ) -> None:
     client.create_topic(new_topic, configs={"cleanup.policy": "compact"})
@@ -138,9 +136,7 @@ def test_a_record_without_a_key_is_refused_by_a_compacted_topic(
     assert client.produce(new_topic, [Record(b"value", b"key")]) == [0]
 
 
-def test_a_topic_may_stamp_records_with_the_time_of_the_append(
-    client: Client, new_topic: str
-) -> None:
+def test_topic_can_use_log_append_time(client: Client, new_topic: str) -> None:
     client.create_topic(new_topic, configs={"message.timestamp.type": "LogAppendTime"})
     client.produce(new_topic, [Record(b"v", None, (), 1000)])
     (stored,) = client.consume(new_topic, 1)
@@ -149,7 +145,7 @@ def test_a_topic_may_stamp_records_with_the_time_of_the_append(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_topic_may_choose_the_codec_itself(
+def test_topic_can_set_the_compression(
     client: Client, new_topic: str, codec: str, bootstrap: str
 ) -> None:
     name = "uncompressed" if codec == "none" else codec

@@ -21,7 +21,7 @@ def own_client(request: pytest.FixtureRequest, broker: RunningBroker) -> Client:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_what_was_acknowledged_is_there_after_a_restart(
+def test_acknowledged_records_survive_a_restart(
     own_client: Client, broker: RunningBroker, how: str
 ) -> None:
     own_client.create_topic("kept", partitions=2, configs={"retention.ms": "86400000"})
@@ -37,7 +37,7 @@ def test_what_was_acknowledged_is_there_after_a_restart(
     assert own_client.produce("kept", RECORDS[:1], partition=1) == [500]
 
 
-def test_a_broker_is_the_same_one_after_a_restart(
+def test_broker_keeps_its_identity_after_a_restart(
     own_client: Client, broker: RunningBroker
 ) -> None:
     before = own_client.brokers()
@@ -45,7 +45,7 @@ def test_a_broker_is_the_same_one_after_a_restart(
     assert own_client.brokers() == before
 
 
-def test_producers_and_consumers_live_through_a_crash(broker: RunningBroker) -> None:
+def test_producers_and_consumers_continue_after_a_crash(broker: RunningBroker) -> None:
     quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda error: None}
     server = of_librdkafka(broker.address)
     producer = Producer(server | {"enable.idempotence": True, "linger.ms": 1} | quiet)

@@ -262,7 +262,7 @@ def check(broker: RunningBroker, served: Served) -> None:
 
 
 @pytest.mark.parametrize("copy", ["clean", "unclean"])
-def test_what_kafka_wrote_is_served_as_kafka_served_it(
+def test_records_of_kafka_are_served_like_by_kafka(
     adopted: Adopted, copy: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -303,9 +303,7 @@ def topic_configs(admin: AdminClient, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in described.result(LONG_S).items()}
 
 
-def test_without_adopt_the_directories_are_left_alone_and_named(
-    adopted: Adopted, tmp_path: Path
-) -> None:
+def test_directories_are_kept_and_logged_without_adopt(adopted: Adopted, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(adopted.clean, data)
     before = sorted(path.name for path in (data / f"{PLAIN}-0").iterdir())

@@ -96,7 +96,7 @@ def coordinator_of(admin: AdminClient, group: str) -> int:
     return int(described.coordinator.id)
 
 
-def test_java_clients_go_on_when_leaders_and_coordinators_die_and_nothing_is_lost(
+def test_java_clients_continue_and_lose_nothing_when_leaders_and_coordinators_are_killed(
     cluster: RunningCluster, topic: Topic, java: JavaClients
 ) -> None:
     java.wait_for_more()

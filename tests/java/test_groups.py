@@ -96,7 +96,7 @@ def test_the_tool_for_groups_lists_describes_resets_and_deletes(
     assert group not in ask(GROUP_COMMAND, "--list").split()
 
 
-def test_the_tool_for_groups_shows_a_group_of_the_newer_protocol_while_it_reads(
+def test_groups_tool_describes_a_running_group_of_the_consumer_protocol(
     client: Client, ask: Run, broker: RunningBroker
 ) -> None:
     topic, group = f"java-{uuid4().hex[:8]}", f"java-group-{uuid4().hex[:8]}"

@@ -22,5 +22,5 @@ def test_the_java_client_finds_that(sentence: str, outcomes: dict[str, str]) -> 
     assert outcomes.get(sentence) == "PASS"
 
 
-def test_every_scenario_of_the_java_client_is_asked_for(outcomes: dict[str, str]) -> None:
+def test_every_scenario_of_the_java_client_is_run(outcomes: dict[str, str]) -> None:
     assert set(outcomes) == set(SENTENCES)

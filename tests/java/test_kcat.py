@@ -31,7 +31,7 @@ def test_kcat_reads_what_kcat_wrote(kcat: Run, bootstrap: str, new_topic: str, c
     assert {batch.codec for batch in stored_batches(bootstrap, new_topic)} == {codec}
 
 
-def test_kcat_writes_nulls_where_it_is_told_to(kcat: Run, bootstrap: str, new_topic: str) -> None:
+def test_kcat_writes_null_keys_and_values(kcat: Run, bootstrap: str, new_topic: str) -> None:
     client = Librdkafka(bootstrap)
     client.create_topic(new_topic)
     kcat("-P", "-t", new_topic, "-p", "0", "-Z", "-K:", stdin="gone:\n:no key\n")

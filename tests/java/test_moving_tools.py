@@ -75,7 +75,7 @@ def test_kafka_reassign_partitions_generates_executes_verifies_and_cancels(
     assert lying() == {0: stays, 1: stays}
 
 
-def test_kafka_reassign_partitions_throttles_a_move_and_lifts_that(
+def test_kafka_reassign_partitions_sets_and_removes_a_throttle(
     cluster: RunningCluster, tmp_path: Path
 ) -> None:
     topic = Topic(cluster, "slow", partitions=1)
@@ -114,7 +114,7 @@ def test_kafka_reassign_partitions_throttles_a_move_and_lifts_that(
     assert "throttled" not in run(settings)
 
 
-def test_kafka_leader_election_lets_the_preferred_replica_lead(cluster: RunningCluster) -> None:
+def test_kafka_leader_election_elects_the_preferred_replica(cluster: RunningCluster) -> None:
     topic = Topic(cluster, "led", partitions=3)
     gone = topic.leader(1)
     cluster.brokers[gone].stop()
@@ -129,7 +129,7 @@ def test_kafka_leader_election_lets_the_preferred_replica_lead(cluster: RunningC
     assert topic.leader(1) == gone
 
 
-def test_a_java_consumer_is_sent_to_its_rack_and_reads_there(cluster: RunningCluster) -> None:
+def test_java_consumer_reads_from_the_follower_in_its_rack(cluster: RunningCluster) -> None:
     topic = Topic(cluster, "near", partitions=1)
     topic.wait_until_in_sync()
     near = next(node for node in cluster.brokers if node != topic.leader())

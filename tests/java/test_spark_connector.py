@@ -168,7 +168,7 @@ def test_the_connector_streams_and_writes_against_our_broker(
     assert len(ours) == 550
 
 
-def test_a_stream_of_ours_goes_on_from_a_checkpoint_of_the_connector(
+def test_own_stream_continues_from_a_checkpoint_of_the_connector(
     spark: SparkSession, address: str, client: Client, new_topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(new_topic, partitions=2)
@@ -184,7 +184,7 @@ def test_a_stream_of_ours_goes_on_from_a_checkpoint_of_the_connector(
     assert found.count() == found.distinct().count() == 1_000
 
 
-def test_transactions_are_read_as_the_isolation_level_says(
+def test_transactions_are_read_according_to_the_isolation_level(
     spark: SparkSession, new_topic: str
 ) -> None:
     with kafka.running_kafka() as node:

@@ -179,7 +179,7 @@ def test_watch_runs_rounds_on_new_data_until_ctrl_c_and_leaves_no_process(
     assert flow(pipeline.result("status"), "own_bronze")["lag"] in (2, 3)
 
 
-def test_a_wrong_definition_is_shown_with_its_line_and_the_others_run(
+def test_invalid_definition_is_reported_with_its_line_and_the_others_run(
     pipeline: Pipeline, client: Client
 ) -> None:
     make_topics(client)
@@ -242,7 +242,7 @@ def test_a_wrong_definition_is_shown_with_its_line_and_the_others_run(
     assert "transformations/e.sql:5: flow wrong_name: " in pipeline.done("status")
 
 
-def test_runs_go_on_after_ctrl_c_without_a_broker_and_from_the_start(
+def test_runs_continue_after_ctrl_c_a_broker_outage_and_a_full_refresh(
     pipeline: Pipeline, broker: RunningBroker, client: Client
 ) -> None:
     make_topics(client)
@@ -279,7 +279,7 @@ def test_runs_go_on_after_ctrl_c_without_a_broker_and_from_the_start(
     assert sorted(map(int, ground(client))) == sorted([*range(501), *range(501)])
 
 
-def test_what_a_dry_run_found_is_drawn(pipeline: Pipeline, client: Client) -> None:
+def test_graph_of_a_dry_run_is_drawn(pipeline: Pipeline, client: Client) -> None:
     make_topics(client)
     pipeline.write("a.py", COPYING.format("drawn"))
     pipeline.write("b.sql", COUNTING.format("drawn"))

@@ -49,7 +49,7 @@ def reasons(client: Client) -> list[str]:
     return [found[offset] for offset in sorted(found)]
 
 
-def test_tables_are_what_the_events_say_whatever_else_comes(
+def test_tables_match_the_events_despite_invalid_records(
     tmp_path: Path, broker: RunningBroker, spark_project: Project, spark_server: str
 ) -> None:
     shop = Shop(tmp_path / "shop", broker.address, spark_project.warehouse, spark_server)

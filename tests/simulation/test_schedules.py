@@ -46,7 +46,7 @@ def _tear_the_last_in_sync(
     until(lambda: cluster.is_in_full_sync() and len(cluster.history.acked) > acked)
 
 
-def test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged(
+def test_torn_write_of_the_last_in_sync_replica_loses_no_acknowledged_record(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -137,7 +137,7 @@ def test_writes_continue_when_a_leader_is_cut_off(
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_leaders_return_to_preferred_replicas_by_themselves_unless_that_is_switched_off(
+def test_preferred_replicas_become_leaders_automatically_unless_disabled(
     caplog: pytest.LogCaptureFixture, is_on: bool
 ) -> None:
     caplog.set_level(logging.CRITICAL)

@@ -49,7 +49,7 @@ def written(client: Client) -> list[bytes]:
     return [record.value or b"" for record in client.consume("mill-out", until="end")]
 
 
-def test_a_killed_driver_goes_on_and_loses_nothing(
+def test_killed_driver_resumes_and_loses_nothing(
     filled: RunningBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     task = copying(filled, tmp_path)

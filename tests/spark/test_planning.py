@@ -33,7 +33,7 @@ def rows_of(stream: StreamReader, start: dict[str, Any], end: dict[str, Any]) ->
     ]
 
 
-def test_an_end_behind_what_was_read_is_asked_for_again(
+def test_end_offset_below_the_start_is_requested_again(
     bootstrap: str, client: Client, new_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create_topic(new_topic, partitions=1)
@@ -48,7 +48,7 @@ def test_an_end_behind_what_was_read_is_asked_for_again(
     stream.stop()
 
 
-def test_a_log_that_stays_shorter_is_loss_and_a_stream_never_goes_back(
+def test_shorter_log_is_data_loss_and_a_stream_never_moves_back(
     bootstrap: str,
     client: Client,
     new_topic: str,
@@ -75,7 +75,7 @@ def test_a_log_that_stays_shorter_is_loss_and_a_stream_never_goes_back(
     lenient.stop()
 
 
-def test_a_topic_that_is_deleted_ends_a_stream_or_is_left_behind(
+def test_deleted_topic_ends_a_stream_or_is_skipped(
     bootstrap: str, client: Client, new_topic: str
 ) -> None:
     stays, goes = f"{new_topic}-stays", f"{new_topic}-goes"

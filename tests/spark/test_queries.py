@@ -25,7 +25,7 @@ def totals(rows: DataFrame, topics: Topics, place: Path, mode: str, topic: str) 
     assert query.awaitTermination(300)
 
 
-def test_topics_are_joined_and_given_to_functions(
+def test_topics_are_joined_and_passed_to_functions(
     topics: Topics, client: Client, new_topic: str
 ) -> None:
     for name, count in (("orders", 20), ("payments", 8)):

@@ -32,7 +32,7 @@ def numbered(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{number}" for number in range(count)]
 
 
-def test_rows_are_the_records_with_all_that_they_carry(
+def test_rows_contain_all_fields_of_the_records(
     topics: Topics, client: Client, new_topic: str
 ) -> None:
     client.create_topic(new_topic, partitions=3)
@@ -85,9 +85,7 @@ def test_rows_are_the_records_with_all_that_they_carry(
         topics.read("offset LONG NOT NULL", subscribe=new_topic).collect()
 
 
-def test_offsets_say_where_a_batch_begins_and_ends(
-    topics: Topics, client: Client, new_topic: str
-) -> None:
+def test_offsets_limit_a_batch(topics: Topics, client: Client, new_topic: str) -> None:
     client.create_topic(new_topic, partitions=2)
     fill(client, new_topic, numbered("a", 10), 0)
     fill(client, new_topic, numbered("b", 10), 1)
@@ -111,9 +109,7 @@ def test_offsets_say_where_a_batch_begins_and_ends(
         topics.values(subscribe="no-such-topic")
 
 
-def test_times_say_where_a_batch_begins_and_ends(
-    topics: Topics, client: Client, new_topic: str
-) -> None:
+def test_timestamps_limit_a_batch(topics: Topics, client: Client, new_topic: str) -> None:
     client.create_topic(new_topic, partitions=2)
     start_ms = 1_700_000_000_000
     fill(client, new_topic, numbered("a", 10), 0, start_ms)
@@ -150,7 +146,7 @@ def test_a_pattern_covers_topics_and_sql_finds_them(
     assert spark.sql("SELECT CAST(value AS STRING) FROM covered").collect() == [Row(value="x")]
 
 
-def test_tasks_are_as_many_as_help_or_as_asked_for(
+def test_number_of_tasks_follows_the_data_or_the_option(
     topics: Topics, client: Client, new_topic: str
 ) -> None:
     client.create_topic(new_topic, partitions=4)
@@ -170,7 +166,7 @@ def test_tasks_are_as_many_as_help_or_as_asked_for(
 
 
 @pytest.mark.skipif(OPTIONS_SINCE["pushFilters"] > VERSION, reason="Spark has no such filters")
-def test_filters_narrow_what_is_read(topics: Topics, client: Client, new_topic: str) -> None:
+def test_filters_limit_the_fetched_offsets(topics: Topics, client: Client, new_topic: str) -> None:
     client.create_topic(new_topic, partitions=3)
     start_ms = 1_700_000_000_000
     for partition in range(3):
@@ -211,7 +207,7 @@ def test_empty_topic_gives_no_rows(topics: Topics, client: Client, new_topic: st
     assert topics.read(subscribe=new_topic).collect() == []
 
 
-def test_gaps_of_compaction_are_passed_over(topics: Topics, client: Client, new_topic: str) -> None:
+def test_compaction_gaps_are_skipped(topics: Topics, client: Client, new_topic: str) -> None:
     configs = {
         "cleanup.policy": "compact",
         "internal.segment.bytes": "2048",
@@ -234,7 +230,7 @@ def test_gaps_of_compaction_are_passed_over(topics: Topics, client: Client, new_
     assert set(range(590, 600)) <= set(offsets)
 
 
-def test_records_that_are_gone_fail_a_read_or_are_passed_over(
+def test_deleted_records_fail_a_read_or_are_skipped(
     topics: Topics, client: Client, new_topic: str
 ) -> None:
     client.create_topic(new_topic, partitions=1)
@@ -254,7 +250,7 @@ def test_records_that_are_gone_fail_a_read_or_are_passed_over(
     assert topics.values(**beyond, failOnDataLoss="false") == numbered("a", 10)[4:]
 
 
-def test_client_properties_reach_the_client_and_others_are_refused(
+def test_client_properties_reach_the_client_and_others_are_rejected(
     topics: Topics, client: Client, new_topic: str, shared_broker: RunningBroker
 ) -> None:
     client.create_topic(new_topic, partitions=1)

@@ -84,7 +84,7 @@ def test_the_readme_has_a_stream(topics: Topics, client: Client) -> None:
     assert shown["orders"].isStreaming
 
 
-def test_runs_go_on_where_they_ended_and_their_group_shows_it(
+def test_runs_resume_at_the_checkpoint_and_commit_to_their_group(
     topics: Topics, client: Client, new_topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     client.create_topic(new_topic, partitions=2)
@@ -123,7 +123,7 @@ def test_runs_go_on_where_they_ended_and_their_group_shows_it(
         assert described_lags(topics.bootstrap, group) == [0, 0, 0, 0]
 
 
-def test_a_stream_takes_a_named_group_and_begins_where_it_is_told(
+def test_stream_uses_the_named_group_and_start(
     topics: Topics, client: Client, new_topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     client.create_topic(new_topic, partitions=1)
@@ -190,7 +190,7 @@ def sink_files(place: Path) -> list[Path]:
     return list((place / "rows").glob("*.parquet"))
 
 
-def test_records_that_are_gone_end_a_stream_or_are_passed_over(
+def test_deleted_records_end_a_stream_or_are_skipped(
     topics: Topics, client: Client, new_topic: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     client.create_topic(new_topic, partitions=1)
@@ -209,7 +209,7 @@ def test_records_that_are_gone_end_a_stream_or_are_passed_over(
         sink.run(topics.read_stream(**begin))
 
 
-def test_a_stream_lives_through_the_death_of_its_broker(
+def test_stream_survives_a_kill_of_its_broker(
     broker: RunningBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     with connect(broker.address) as client:

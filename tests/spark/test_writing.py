@@ -18,7 +18,7 @@ def rows(spark: SparkSession, *columns: str, count: int = 300) -> DataFrame:
     return spark.range(0, count, 1, 2).selectExpr(*columns)
 
 
-def test_rows_become_records_where_java_would_put_them(
+def test_rows_are_written_to_the_partitions_of_the_java_producer(
     topics: Topics, client: Client, new_topic: str, spark: SparkSession
 ) -> None:
     client.create_topic(new_topic, partitions=4)
@@ -67,7 +67,7 @@ def test_a_column_names_the_topic_of_each_row(
         ]
 
 
-def test_a_stream_goes_from_topic_to_topic(
+def test_stream_copies_a_topic(
     topics: Topics, client: Client, new_topic: str, tmp_path: Path
 ) -> None:
     client.create_topic(new_topic, partitions=2)
@@ -98,7 +98,7 @@ def test_a_stream_goes_from_topic_to_topic(
     assert len(copies) == 201
 
 
-def test_mistakes_say_which_column_or_option_to_change(
+def test_errors_name_the_column_or_option_to_change(
     topics: Topics, client: Client, new_topic: str, spark: SparkSession
 ) -> None:
     client.create_topic(new_topic, partitions=1)

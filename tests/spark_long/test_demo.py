@@ -12,9 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("brokers", ["1", "3"])
-def test_the_demo_ends_by_itself_and_counts_that_nothing_was_lost(
-    brokers: str, tmp_path: Path
-) -> None:
+def test_demo_ends_and_reports_that_nothing_was_lost(brokers: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "demo"],
         cwd=ROOT,

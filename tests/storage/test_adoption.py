@@ -153,7 +153,7 @@ def test_directory_with_an_unknown_acl_is_rejected() -> None:
     assert "1 ACLs that this version does not know" in refused(files)
 
 
-def test_topics_are_made_with_their_id_and_led_under_higher_epochs() -> None:
+def test_topics_are_created_with_their_id_and_higher_leader_epochs() -> None:
     files = SimulatedFiles()
     partition(files, "orders-0", epochs=(3, 7))
     partition(files, "orders-1", epochs=())
@@ -164,7 +164,7 @@ def test_topics_are_made_with_their_id_and_led_under_higher_epochs() -> None:
     assert not controller.created["orders"]["internal"]
 
 
-def test_the_epoch_file_may_know_of_an_epoch_that_wrote_nothing() -> None:
+def test_epoch_file_can_have_an_epoch_without_records() -> None:
     files = SimulatedFiles()
     partition(files, "orders-0", epochs=(3,))
     files.write_file(
@@ -183,21 +183,21 @@ def test_a_missing_partition_is_named() -> None:
     assert "orders-1, orders-3, orders-4, payments-0." in sentence
 
 
-def test_partitions_of_two_topics_of_one_name_are_refused() -> None:
+def test_partitions_of_two_topics_of_one_name_are_rejected() -> None:
     files = SimulatedFiles()
     partition(files, "orders-0", ORDERS)
     partition(files, "orders-1", OTHER)
     assert "orders in /data belong to 2 topics of that name" in refused(files)
 
 
-def test_directories_of_a_topic_that_kafka_has_made_again_are_refused() -> None:
+def test_directories_of_a_recreated_topic_are_rejected() -> None:
     files = SimulatedFiles()
     partition(files, "orders-0", ORDERS)
     written(files, "00000000000000000000.log", 0, topic("orders", OTHER))
     assert "was deleted" in refused(files)
 
 
-def test_an_old_message_format_is_refused_before_anything_is_cut_off() -> None:
+def test_old_message_format_is_rejected_before_any_file_changes() -> None:
     files = SimulatedFiles()
     partition(files, "orders-0")
     files.write_file(
@@ -207,7 +207,7 @@ def test_an_old_message_format_is_refused_before_anything_is_cut_off() -> None:
     assert "00000000000000000500.log has message format 1" in sentence
 
 
-def test_kafkas_own_topics_are_left_alone_but_for_committed_offsets() -> None:
+def test_internal_topics_of_kafka_are_ignored_except_committed_offsets() -> None:
     files = SimulatedFiles()
     for name in ("__transaction_state-0", "__share_group_state-3", "__consumer_offsets-0"):
         partition(files, name)
@@ -232,7 +232,7 @@ def test_settings_come_from_kafkas_metadata() -> None:
     assert found.configs == {"retention.ms": "5"}
 
 
-def test_a_setting_that_headrace_refuses_is_left_out_and_named(
+def test_setting_that_headrace_rejects_is_omitted_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     files = SimulatedFiles()

@@ -44,7 +44,7 @@ DAY_MS = 86_400_000
 # Reading what is left
 
 
-def test_every_offset_can_be_asked_for_and_gives_the_next_record_that_is_left() -> None:
+def test_read_at_any_offset_returns_the_next_remaining_record() -> None:
     workload, log = written()
     clean(log, workload.clock.now_ms)
     offsets = [record.offset for record in records(log)]
@@ -59,7 +59,7 @@ def test_every_offset_can_be_asked_for_and_gives_the_next_record_that_is_left() 
         assert seen == following
 
 
-def test_a_reader_that_holds_an_old_segment_reads_on_and_the_next_read_sees_the_new_one() -> None:
+def test_slice_of_an_old_segment_stays_readable_and_the_next_read_sees_the_new_one() -> None:
     workload, log = written()
     held = log.read(0, 1 << 20, log.log_end_offset, True)
     assert held is not None
@@ -72,7 +72,7 @@ def test_a_reader_that_holds_an_old_segment_reads_on_and_the_next_read_sees_the_
     assert latest(committed(log)) == latest(workload.expected(10_000, 10_000))
 
 
-def test_a_segment_is_read_at_any_moment_while_it_takes_its_place() -> None:
+def test_segment_is_readable_at_each_step_of_its_replacement() -> None:
     workload, log = written()
     expected = latest(committed(log))
     job = job_for(log, workload.clock.now_ms)
@@ -102,7 +102,7 @@ def _forget(log: Log) -> None:
         segment.close()
 
 
-def test_look_ups_by_time_pass_over_batches_that_have_no_records_left() -> None:
+def test_look_ups_by_time_skip_empty_batches() -> None:
     workload, log = written()
     clean(log, workload.clock.now_ms)
     empties = [each for each in batches_of(log) if each.record_count == 0]
@@ -122,7 +122,7 @@ def test_look_ups_by_time_pass_over_batches_that_have_no_records_left() -> None:
     )
 
 
-def test_derived_files_that_are_lost_after_compaction_change_no_answer() -> None:
+def test_lost_derived_files_after_compaction_change_no_result() -> None:
     workload, log = written()
     clean(log, workload.clock.now_ms)
     work(log, workload.clock.now_ms)
@@ -147,7 +147,7 @@ def check_answers(workload: CompactedWorkload, log: Log, before: dict[str, objec
     assert latest(committed(log)) == latest(workload.expected(10_000, 10_000))
 
 
-def test_a_topic_that_is_compacted_no_more_is_recovered_whole_without_its_checkpoint() -> None:
+def test_formerly_compacted_topic_is_recovered_without_its_checkpoint() -> None:
     workload, log = written()
     clean(log, workload.clock.now_ms)
     before = records(log)
@@ -158,7 +158,7 @@ def test_a_topic_that_is_compacted_no_more_is_recovered_whole_without_its_checkp
     assert records(again) == before
 
 
-def test_sequences_survive_when_compaction_and_then_a_disk_take_everything_else() -> None:
+def test_sequences_survive_compaction_and_lost_derived_files() -> None:
     workload, log = written()
     for _ in range(3):
         clean(log, workload.clock.now_ms)
@@ -188,13 +188,13 @@ def test_only_sealed_segments_below_the_last_stable_offset_are_cleaned() -> None
     assert found_in(log, stable=log.segments.base_offsets[1] - 1) is None
 
 
-def test_a_log_that_does_not_compact_is_left_alone() -> None:
+def test_log_without_compaction_is_not_cleaned() -> None:
     _, log = written(4)
     configured(log, compacts=False)
     assert found_in(log) is None
 
 
-def test_what_was_cleaned_counts_as_clean() -> None:
+def test_compacted_segments_count_as_clean() -> None:
     workload, log = written(4)
     before = found_in(log)
     assert before is not None
@@ -250,7 +250,7 @@ def test_an_active_segment_is_sealed_in_time_for_the_maximal_lag() -> None:
     assert len(log.segments.all) == 2
 
 
-def test_the_dirtiest_log_comes_first() -> None:
+def test_dirtiest_log_is_compacted_first() -> None:
     _, dirty = written(4)
     workload, other = written(4)
     clean(other, workload.clock.now_ms)
@@ -265,7 +265,7 @@ def test_the_dirtiest_log_comes_first() -> None:
 # What stands in the way
 
 
-def test_a_damaged_batch_ends_the_cleaning_and_nothing_is_changed() -> None:
+def test_damaged_batch_stops_the_compaction_without_a_change() -> None:
     workload, log = written()
     path = log.segments.all[2].stem + ".log"
     workload.files.patch(path, 70, b"\x55")
@@ -277,7 +277,7 @@ def test_a_damaged_batch_ends_the_cleaning_and_nothing_is_changed() -> None:
     assert [info for info in after if not info.name.endswith(".cleaned")] == before
 
 
-def test_what_a_former_cleaning_left_is_removed_by_the_next() -> None:
+def test_files_of_an_interrupted_compaction_are_removed_by_the_next() -> None:
     workload, log = written()
     for name in ("00000000000000000000.log.cleaned", "00000000000000000009.txnindex.cleaned"):
         workload.files.write_file(f"{log.path}/{name}", b"half", sync=False)
@@ -287,7 +287,7 @@ def test_what_a_former_cleaning_left_is_removed_by_the_next() -> None:
 
 
 @pytest.mark.parametrize("operation", range(1, 45))
-def test_a_full_disk_costs_a_cleaning_and_nothing_else(operation: int) -> None:
+def test_full_disk_fails_only_the_compaction(operation: int) -> None:
     workload, log = written(4)
     expected = latest(committed(log))
     workload.files.fail_at = {workload.files.operations + operation: errno.ENOSPC}
@@ -326,7 +326,7 @@ def half_replaced(log: Log, now_ms: int, code: int) -> Replacement:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
-def test_names_that_new_files_could_not_get_they_get_later(code: int) -> None:
+def test_failed_renames_of_new_files_are_repeated(code: int) -> None:
     workload, log = written()
     expected = latest(committed(log))
     replacement = half_replaced(log, workload.clock.now_ms, code)
@@ -341,7 +341,7 @@ def test_names_that_new_files_could_not_get_they_get_later(code: int) -> None:
     assert latest(committed(open_log(workload.files.killed(), CONFIG, SETTINGS))) == expected
 
 
-def test_a_segment_goes_whole_although_its_files_did_not_get_their_names() -> None:
+def test_segment_without_final_names_is_removed_completely() -> None:
     workload, log = written()
     replacement = half_replaced(log, workload.clock.now_ms, errno.ENOSPC)
     log.delete_records(log.segments.base_offsets[1], int(log.written_end_offset))
@@ -357,7 +357,7 @@ def test_a_segment_goes_whole_although_its_files_did_not_get_their_names() -> No
     assert not [name for name in names if name[:20].isdigit() and int(name[:20]) < first]
 
 
-def test_a_log_that_changed_meanwhile_refuses_what_was_made_of_it() -> None:
+def test_log_that_changed_during_a_compaction_rejects_its_result() -> None:
     workload, log = written()
     job = job_for(log, workload.clock.now_ms)
     cleaned = next(Cleaning(log.files, decode_job(job.encode())).run())
@@ -369,7 +369,7 @@ def test_a_log_that_changed_meanwhile_refuses_what_was_made_of_it() -> None:
     assert not replacement.is_possible()
 
 
-def test_a_deleted_partition_refuses_what_was_made_of_it() -> None:
+def test_deleted_partition_rejects_the_result_of_a_compaction() -> None:
     workload = CompactedWorkload(SimulatedFiles(), 4, ())
     directory, log = open_directory(workload.files, workload.clock)
     for number in range(4):
@@ -403,7 +403,7 @@ def test_a_truncated_log_is_dirty_from_there_on() -> None:
 # The checkpoint
 
 
-def test_how_far_a_log_was_cleaned_is_remembered_in_kafkas_format() -> None:
+def test_cleaner_offset_is_stored_in_kafkas_format() -> None:
     workload = CompactedWorkload(SimulatedFiles())
     workload.run()
     end = workload.outcomes[-1].end_offset
@@ -413,7 +413,7 @@ def test_how_far_a_log_was_cleaned_is_remembered_in_kafkas_format() -> None:
     assert log.first_dirty_offset == end
 
 
-def test_a_checkpoint_of_another_log_of_that_name_is_not_believed() -> None:
+def test_checkpoint_of_a_former_log_of_that_name_is_ignored() -> None:
     files, clock = SimulatedFiles(), ManualClock()
     files.make_directory("/data")
     files.write_file("/data/cleaner-offset-checkpoint", b"0\n1\nevents 0 500\n", sync=True)
@@ -428,7 +428,7 @@ def test_a_checkpoint_of_another_log_of_that_name_is_not_believed() -> None:
     assert found.first_dirty_offset == 0
 
 
-def test_cleaned_batches_are_sound_and_keep_their_epochs() -> None:
+def test_compacted_batches_are_valid_and_keep_their_epochs() -> None:
     workload, log = written()
     epochs = log.epochs.entries()
     clean(log, workload.clock.now_ms)

@@ -91,7 +91,7 @@ def check(workload: CompactedWorkload, files: SimulatedFiles, at_least: int) -> 
     check_records(workload, log)
 
 
-def test_the_workload_takes_out_most_records_and_keeps_few_segments() -> None:
+def test_workload_removes_most_records_and_keeps_few_segments() -> None:
     assert len(FINISHED.outcomes) == 3
     _, log = open_directory(FINISHED.files.killed(), FINISHED.clock)
     records = records_of(batches_of(log))

@@ -53,7 +53,7 @@ def clean_again(log: Log) -> None:
     clean(log, NOW_MS)
 
 
-def test_full_segments_of_which_little_is_left_become_one_at_once() -> None:
+def test_nearly_empty_segments_are_merged_in_one_compaction() -> None:
     workload, log = written()
     configured(log, segment_bytes=1000)
     assert len(log.segments.all) > 6
@@ -87,7 +87,7 @@ def test_offsets_too_far_apart_for_one_index_stay_in_two_segments() -> None:
     assert records(log) == before
 
 
-def test_a_small_table_needs_several_cleanings_and_comes_to_the_same() -> None:
+def test_small_key_table_needs_several_compactions_with_the_same_result() -> None:
     workload, log = written()
     expected = latest(committed(log))
     rounds = 0
@@ -98,7 +98,7 @@ def test_a_small_table_needs_several_cleanings_and_comes_to_the_same() -> None:
     assert rounds > 2
 
 
-def test_a_topic_may_be_compacted_and_lose_its_oldest_segments_too() -> None:
+def test_compacted_topic_can_also_delete_old_segments() -> None:
     workload, log = written()
     clean(log, workload.clock.now_ms)
     configured(log, deletes=True, retention_ms=RETENTION_MS)

@@ -86,7 +86,7 @@ def damage(path: str, position: int) -> None:
         file.write(bytes([byte[0] ^ 0x55]))
 
 
-def test_a_log_is_compacted_and_says_so_in_the_checkpoint(tmp_path: Path) -> None:
+def test_compaction_is_recorded_in_the_checkpoint(tmp_path: Path) -> None:
     logs, log, expected = written(tmp_path)
     before = len(records_of(batches_of(log)))
 
@@ -102,7 +102,7 @@ def test_a_log_is_compacted_and_says_so_in_the_checkpoint(tmp_path: Path) -> Non
     assert logs.close({})
 
 
-def test_a_damaged_log_is_named_once_and_left_alone_until_its_settings_change(
+def test_damaged_log_is_logged_once_and_skipped_until_its_settings_change(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs, log, _ = written(tmp_path)
@@ -154,7 +154,7 @@ def test_compaction_continues_after_an_index_that_cannot_be_opened(
     assert logs.close({})
 
 
-def test_a_log_whose_segments_are_dropped_meanwhile_is_compacted_without_a_complaint(
+def test_log_whose_segments_are_deleted_during_compaction_logs_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs, log, _ = written(tmp_path / "data")
@@ -218,7 +218,7 @@ def test_a_damaged_index_of_aborted_transactions_is_rebuilt_and_then_the_log_is_
     assert logs.close({})
 
 
-def test_the_logs_own_job_comes_after_a_segment_has_taken_its_place(tmp_path: Path) -> None:
+def test_job_of_the_log_runs_after_the_replacement_of_a_segment(tmp_path: Path) -> None:
     logs, log, _ = written(tmp_path)
 
     async def scene() -> None:

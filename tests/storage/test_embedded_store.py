@@ -50,7 +50,7 @@ asyncio.run(main())
 """
 
 
-def test_after_a_kill_every_acknowledged_write_is_there_and_every_multi_is_whole(
+def test_kill_keeps_acknowledged_writes_and_multis_are_atomic(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "store.db")
@@ -102,7 +102,7 @@ def test_files_that_a_killed_process_left_become_private(tmp_path: Path) -> None
         database.close()
 
 
-def test_a_log_cut_anywhere_gives_the_writes_before_the_cut(tmp_path: Path) -> None:
+def test_log_file_cut_anywhere_has_the_writes_before_the_cut(tmp_path: Path) -> None:
     async def write(path: str) -> None:
         server = await EmbeddedServer.open(path)
         store = server.session()
@@ -146,7 +146,7 @@ def _refusal(path: Path) -> str:
     return sentence
 
 
-def test_a_file_that_is_no_database_is_named_in_one_sentence(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_named_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(b"certainly not a database" * 500)
     assert "damaged" in _refusal(path)
@@ -168,7 +168,7 @@ def test_a_garbled_database_is_named_in_one_sentence(tmp_path: Path) -> None:
     assert "damaged" in _refusal(path)
 
 
-def test_a_foreign_or_newer_database_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_or_newer_database_is_rejected(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.db"
     connection = sqlite3.connect(foreign)
     connection.execute("CREATE TABLE other (x)")
@@ -187,11 +187,11 @@ async def _open_and_close(path: str) -> None:
     await (await EmbeddedStore.open(path)).close()
 
 
-def test_a_directory_that_is_not_there_is_named_in_one_sentence(tmp_path: Path) -> None:
+def test_missing_directory_is_named_in_one_sentence(tmp_path: Path) -> None:
     _refusal(tmp_path / "missing" / "store.db")
 
 
-def test_a_store_in_use_is_refused_and_its_owner_goes_on(tmp_path: Path) -> None:
+def test_store_in_use_is_rejected_and_its_owner_continues(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     child = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
@@ -243,7 +243,7 @@ def test_writes_that_wait_together_share_a_commit_and_ephemerals_need_none(
     asyncio.run(scenario())
 
 
-def test_a_full_disk_refuses_the_write_and_takes_the_next_when_there_is_room(
+def test_full_disk_rejects_a_write_and_accepts_one_when_it_has_space_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -286,7 +286,7 @@ def test_sqlite_running_out_of_pages_is_a_full_disk(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_after_a_failed_sync_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
+def test_failed_sync_stops_acknowledgements(tmp_path: Path) -> None:
     async def scenario() -> None:
         database = CountedDatabase(str(tmp_path / "store.db"))
         server = await _server(database)
@@ -309,7 +309,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_multi_in_the_file_is_what_it_is_in_memory(tmp_path: Path) -> None:
+def test_multi_in_the_file_equals_the_one_in_memory(tmp_path: Path) -> None:
     async def scenario(path: str) -> None:
         store = await EmbeddedStore.open(path)
         await store.multi([Create("/a"), Create("/a/b", b"1"), Set("/a/b", b"2")])

@@ -135,7 +135,7 @@ def test_a_short_write_is_an_error_and_a_log_has_no_part_of_it(tmp_path: Path) -
     log.close(NOW_MS)
 
 
-def test_a_log_on_a_real_disk_survives_being_dropped(tmp_path: Path) -> None:
+def test_log_on_a_real_disk_survives_a_restart(tmp_path: Path) -> None:
     config = topic_config(segment_bytes=2000, index_interval_bytes=200)
     path = str(tmp_path / "events-0")
     log = open_log(SystemFiles(), config, path=path)
@@ -152,7 +152,7 @@ def test_a_log_on_a_real_disk_survives_being_dropped(tmp_path: Path) -> None:
     assert answers(open_log(SystemFiles(), config, path=path)) == expected
 
 
-def test_jobs_run_in_another_thread_while_the_log_goes_on(tmp_path: Path) -> None:
+def test_jobs_run_in_another_thread_during_appends(tmp_path: Path) -> None:
     directory = LogDirectory(str(tmp_path), SystemFiles(), SystemClock())
     directory.open()
     directory.load({})

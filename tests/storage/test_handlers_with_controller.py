@@ -91,7 +91,7 @@ def test_a_topic_lives_from_its_creation_to_its_deletion(tmp_path: Path) -> None
     _with_a_controller(tmp_path, scene)
 
 
-def test_topics_that_may_not_be_are_refused_each_with_its_own_code(tmp_path: Path) -> None:
+def test_invalid_topics_are_rejected_each_with_its_code(tmp_path: Path) -> None:
     def new(name: str, **said: Any) -> Message:
         return {"name": name, "num_partitions": -1, "replication_factor": -1, **said}
 
@@ -132,7 +132,7 @@ def test_two_clients_that_want_a_missing_topic_get_the_same_one(tmp_path: Path) 
     _with_a_controller(tmp_path, scene)
 
 
-def test_producers_that_ask_at_once_get_different_ids(tmp_path: Path) -> None:
+def test_simultaneous_requests_get_different_producer_ids(tmp_path: Path) -> None:
     async def scene(ask: Ask, _: Controller) -> None:
         body = {"transactional_id": None, "transaction_timeout_ms": 1}
         replies = await asyncio.gather(*(ask(INIT_PRODUCER_ID, 4, body) for _ in range(1500)))

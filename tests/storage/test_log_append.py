@@ -48,7 +48,7 @@ def test_batches_get_rising_offsets_and_keep_their_bytes() -> None:
     assert offsets(log) == [0, 1, 2, 3]
 
 
-def test_what_is_staged_is_not_read_before_it_is_written() -> None:
+def test_staged_batches_are_not_readable_before_they_are_written() -> None:
     log = open_log(SimulatedFiles())
     append(log, "a")
     log.stage(batch("b"), 0, NOW_MS)
@@ -79,7 +79,7 @@ def test_a_retry_of_one_of_the_last_five_batches_gets_its_first_offset() -> None
     assert refusal(log, "x", "y", producer=(5, 0, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_retry_in_the_same_turn_gets_the_offset_that_is_staged() -> None:
+def test_retry_in_the_same_turn_gets_the_staged_offset() -> None:
     log = open_log(SimulatedFiles())
     assert log.stage(batch("x", producer=(5, 0, 0)), 0, NOW_MS) == 0
     assert log.stage(batch("y", producer=(5, 0, 1)), 0, NOW_MS) == 1
@@ -88,7 +88,7 @@ def test_a_retry_in_the_same_turn_gets_the_offset_that_is_staged() -> None:
     assert values(log) == ["x", "y"]
 
 
-def test_a_retry_has_the_time_of_the_batch_that_is_there() -> None:
+def test_retry_has_the_append_time_of_the_stored_batch() -> None:
     log = open_log(SimulatedFiles())
     append(log, "a", producer=(5, 0, 0), timestamp=NOW_MS)
     again = batch("a", producer=(5, 0, 0), timestamp=NOW_MS + 7)
@@ -103,7 +103,7 @@ def test_a_batch_with_other_bounds_is_no_retry() -> None:
     assert refusal(log, "x", producer=(5, 0, 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_gap_in_sequences_is_refused_and_leaves_no_trace() -> None:
+def test_a_gap_in_sequences_is_rejected_and_leaves_no_trace() -> None:
     log = open_log(SimulatedFiles())
     append(log, "x", producer=(5, 0, 0))
     before = answers(log)
@@ -112,14 +112,14 @@ def test_a_gap_in_sequences_is_refused_and_leaves_no_trace() -> None:
     append(log, "y", producer=(5, 0, 1))
 
 
-def test_an_unknown_producer_may_begin_with_any_sequence() -> None:
+def test_unknown_producer_can_start_with_any_sequence() -> None:
     log = open_log(SimulatedFiles())
     append(log, "x", producer=(5, 3, 1234))
     append(log, "y", producer=(5, 3, 1235))
     assert values(log) == ["x", "y"]
 
 
-def test_sequences_go_on_with_0_after_the_largest() -> None:
+def test_sequence_0_follows_the_largest_sequence() -> None:
     log = open_log(SimulatedFiles())
     last = 0x7FFFFFFF
     append(log, "a", "b", producer=(5, 0, last - 2))
@@ -139,7 +139,7 @@ def test_a_lower_producer_epoch_is_fenced_and_a_new_one_begins_at_0() -> None:
     assert refusal(log, "x", producer=(5, 2, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_leader_epochs_never_fall_along_a_log() -> None:
+def test_leader_epochs_never_decrease_in_a_log() -> None:
     log = open_log(SimulatedFiles())
     append(log, "a", epoch=2)
     append(log, "b", epoch=5)
@@ -154,7 +154,7 @@ def test_leader_epochs_never_fall_along_a_log() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_write_for_which_there_is_no_room_is_taken_back_whole(code: int) -> None:
+def test_write_on_a_full_disk_is_undone_completely(code: int) -> None:
     files = SimulatedFiles()
     config = topic_config(index_interval_bytes=100)
     log = open_log(files, config)
@@ -198,7 +198,7 @@ def test_a_full_disk_leaves_no_part_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_a_write_for_which_no_file_can_be_opened_is_taken_back_and_the_next_one_counts(
+def test_write_without_descriptors_is_undone_and_the_next_one_succeeds(
     is_reopened: bool,
 ) -> None:
     files = SimulatedFiles()
@@ -222,7 +222,7 @@ def test_a_write_for_which_no_file_can_be_opened_is_taken_back_and_the_next_one_
     assert values(open_log(files.killed())) == ["a", "b"]
 
 
-def test_a_written_batch_counts_although_no_more_files_can_be_opened() -> None:
+def test_written_batch_is_acknowledged_without_descriptors() -> None:
     files = SimulatedFiles()
     log = open_log(files)
     append(log, "a")
@@ -239,7 +239,7 @@ def test_a_written_batch_counts_although_no_more_files_can_be_opened() -> None:
     assert values(log) == ["a", "b", "c", "d"]
 
 
-def test_after_an_io_error_the_log_is_offline_and_still_read() -> None:
+def test_log_is_offline_but_readable_after_an_io_error() -> None:
     files = SimulatedFiles()
     log = open_log(files)
     append(log, "a")
@@ -276,7 +276,7 @@ def test_a_write_that_fails_inside_of_a_roll_is_reported_by_the_next_write() -> 
     assert append(log, "e") == 1
 
 
-def test_a_segment_that_cannot_be_made_fails_only_the_batch_that_needs_it() -> None:
+def test_segment_that_cannot_be_created_fails_only_its_first_batch() -> None:
     files = SimulatedFiles()
     log = open_log(files, topic_config(segment_bytes=300))
     work(log)
@@ -299,7 +299,7 @@ def test_a_segment_is_full_at_segment_bytes() -> None:
     assert log.size_bytes() == sum(segment.size for segment in log.segments.all)
 
 
-def test_a_batch_that_is_larger_than_a_segment_is_refused() -> None:
+def test_a_batch_that_is_larger_than_a_segment_is_rejected() -> None:
     log = open_log(SimulatedFiles(), topic_config(segment_bytes=200))
     assert refusal(log, "v" * 300) is ErrorCode.RECORD_LIST_TOO_LARGE
 
@@ -364,7 +364,7 @@ def test_a_new_segment_begins_where_relative_offsets_would_overflow() -> None:
     assert offsets(open_log(files.power_lost(1)))[:1] == [0]
 
 
-def test_a_follower_takes_batches_as_they_are() -> None:
+def test_follower_stores_batches_unchanged() -> None:
     leader = open_log(SimulatedFiles())
     for number in range(4):
         append(leader, "x", "y", epoch=number, producer=(5, 0, number * 2))
@@ -381,7 +381,7 @@ def test_a_follower_takes_batches_as_they_are() -> None:
         follower.stage_replica(read_batch(data, 0, len(data) // 4, False), NOW_MS)
 
 
-def test_a_compressed_batch_is_kept_as_it_came() -> None:
+def test_compressed_batch_is_stored_unchanged() -> None:
     log = open_log(SimulatedFiles())
     for codec in (1, 2, 3, 4):
         append(log, *(f"{codec}-{n}" for n in range(50)), codec=codec)

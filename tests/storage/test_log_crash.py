@@ -236,7 +236,9 @@ def failed_at(operation: int, code: int) -> Workload:
 
 
 @pytest.mark.parametrize("operation", range(1, COUNT + 1))
-def test_a_full_disk_at_any_operation_loses_nothing_and_needs_nobody(operation: int) -> None:
+def test_full_disk_at_any_operation_loses_nothing_and_recovers_without_an_operator(
+    operation: int,
+) -> None:
     workload = failed_at(operation, errno.ENOSPC)
     if workload.log is None:
         return
@@ -250,7 +252,7 @@ def test_a_full_disk_at_any_operation_loses_nothing_and_needs_nobody(operation: 
 
 
 @pytest.mark.parametrize("operation", range(1, COUNT + 1))
-def test_after_an_io_error_nothing_more_is_taken_until_a_restart(operation: int) -> None:
+def test_log_rejects_writes_after_an_io_error_until_a_restart(operation: int) -> None:
     workload = failed_at(operation, errno.EIO)
     if workload.log is None:
         return

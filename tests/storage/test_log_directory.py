@@ -37,7 +37,7 @@ def opened(files: SimulatedFiles, clock: ManualClock | None = None) -> LogDirect
     return directory
 
 
-def test_partitions_are_there_again_after_a_restart() -> None:
+def test_partitions_are_opened_after_a_restart() -> None:
     files = SimulatedFiles()
     directory = opened(files)
     directory.load({})
@@ -55,7 +55,7 @@ def test_partitions_are_there_again_after_a_restart() -> None:
     assert directory.get(A) is directory.create(A, ID, CONFIG)
 
 
-def test_what_moved_to_other_brokers_meanwhile_is_removed_and_nothing_else() -> None:
+def test_only_partitions_that_were_reassigned_to_other_brokers_are_removed() -> None:
     files = SimulatedFiles()
     directory = opened(files)
     directory.load({})
@@ -93,7 +93,7 @@ def test_a_garbled_marker_is_none(content: bytes) -> None:
     assert not opened(files.killed()).was_clean
 
 
-def test_the_marker_is_gone_for_good_before_anything_is_appended() -> None:
+def test_marker_is_deleted_durably_before_the_first_append() -> None:
     files = SimulatedFiles()
     directory = opened(files)
     directory.load({})
@@ -115,7 +115,7 @@ def test_a_log_that_failed_leaves_no_marker() -> None:
     assert not files.exists("/data/.kafka_cleanshutdown")
 
 
-def test_an_unknown_partition_is_left_alone_and_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_partition_is_kept_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedFiles()
     directory = opened(files)
     directory.load({})
@@ -138,7 +138,7 @@ def test_an_unknown_partition_is_left_alone_and_named(caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("is_loaded", [True, False])
 @pytest.mark.parametrize("topic", ["a", "a" * 249])
-def test_a_directory_of_a_former_topic_steps_aside(is_loaded: bool, topic: str) -> None:
+def test_directory_of_a_former_topic_is_renamed(is_loaded: bool, topic: str) -> None:
     files = SimulatedFiles()
     partition = TopicPartition(topic, 0)
     directory = opened(files)
@@ -157,7 +157,7 @@ def test_a_directory_of_a_former_topic_steps_aside(is_loaded: bool, topic: str) 
     assert parse_partition(aside[0]) is None
 
 
-def test_a_deleted_partition_is_out_of_the_way_at_once_and_removed_by_a_job() -> None:
+def test_deleted_partition_is_renamed_immediately_and_removed_by_a_job() -> None:
     files = SimulatedFiles()
     directory = opened(files)
     directory.load({})
@@ -185,7 +185,7 @@ def test_a_deleted_partition_is_out_of_the_way_at_once_and_removed_by_a_job() ->
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_deleted_partition_makes_way_for_one_of_its_name_and_for_the_end(is_closed: bool) -> None:
+def test_deleted_partition_blocks_neither_a_recreated_one_nor_the_stop(is_closed: bool) -> None:
     files = SimulatedFiles()
     directory = opened(files)
     directory.load({})
@@ -251,7 +251,7 @@ def test_the_directory_belongs_to_one_node_of_one_cluster() -> None:
         directory.claim("cluster-2", 4)
 
 
-def test_the_identity_that_kafka_wrote_is_understood() -> None:
+def test_meta_properties_of_kafka_are_read() -> None:
     files = SimulatedFiles()
     files.make_directory("/data")
     text = b"#\n#Mon Jan 01 00:00:00 UTC 2024\ncluster.id=abc\nversion=0\nbroker.id=3\n"
@@ -263,7 +263,7 @@ def test_the_identity_that_kafka_wrote_is_understood() -> None:
         opened(files.killed()).claim("abc", 2)
 
 
-def test_a_second_broker_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+def test_second_broker_gets_an_error_with_the_holder_of_the_directory(tmp_path: Path) -> None:
     first = LogDirectory(str(tmp_path), SystemFiles(), SystemClock())
     first.open()
     second = LogDirectory(str(tmp_path), SystemFiles(), SystemClock())
@@ -274,7 +274,7 @@ def test_a_second_broker_is_told_who_holds_the_directory(tmp_path: Path) -> None
     second.close({})
 
 
-def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     directory = LogDirectory(str(tmp_path / "file" / "data"), SystemFiles(), SystemClock())
     with pytest.raises(
@@ -324,7 +324,7 @@ def test_garbled_checkpoints_change_nothing(content: bytes) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (2, 5)
 
 
-def test_a_tick_names_the_logs_that_have_something_to_do() -> None:
+def test_tick_returns_the_logs_with_due_jobs() -> None:
     clock = ManualClock()
     files = SimulatedFiles()
     directory = LogDirectory("/data", files, clock, LogSettings(checkpoint_bytes=100))
@@ -428,7 +428,7 @@ def test_silent_producers_are_forgotten_whatever_the_clocks_of_others_say() -> N
         ("a-²", None),
     ],
 )
-def test_only_names_of_partitions_are_taken_for_partitions(
+def test_directories_with_other_names_are_not_partitions(
     name: str, expected: TopicPartition | None
 ) -> None:
     assert parse_partition(name) == expected

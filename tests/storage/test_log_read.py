@@ -42,7 +42,7 @@ def first_offset(log: Log, offset: int, size_max: int = 1 << 20) -> int:
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_any_offset_is_found_with_the_whole_batch_that_holds_it(is_reopened: bool) -> None:
+def test_read_at_any_offset_returns_the_complete_batch(is_reopened: bool) -> None:
     log = filled()
     if is_reopened:
         log.close(NOW_MS)
@@ -74,7 +74,7 @@ def test_nothing_is_read_at_or_beyond_the_end_that_is_given() -> None:
     assert log.read(30, 1000, 27, True) is None
 
 
-def test_a_slice_keeps_to_size_max_but_for_the_first_batch() -> None:
+def test_slice_is_limited_by_size_max_except_for_the_first_batch() -> None:
     log = filled(topic_config(), 20)
     whole = log.read(0, 1 << 20, 60, True)
     assert whole is not None
@@ -101,7 +101,7 @@ def test_a_reader_at_the_tail_needs_no_index() -> None:
         assert [r.base_offset for r in read_batches(found.read())] == [start]
 
 
-def test_a_slice_outlives_its_segment() -> None:
+def test_slice_survives_the_deletion_of_its_segment() -> None:
     files = SimulatedFiles()
     log = open_log(files, SMALL)
     for number in range(60):
@@ -137,7 +137,7 @@ def test_the_number_of_open_segments_is_bounded() -> None:
     assert values(log, 200) == ["on"]
 
 
-def test_a_read_that_would_wait_says_so_and_succeeds_after_its_job() -> None:
+def test_read_of_uncached_data_succeeds_after_its_job() -> None:
     files = SimulatedFiles()
     log = open_log(files, SMALL)
     for number in range(60):
@@ -161,7 +161,7 @@ def test_a_read_that_would_wait_says_so_and_succeeds_after_its_job() -> None:
     assert log.read(offset, 1000, 120, True) is not None
 
 
-def test_what_was_just_written_is_not_waited_for_either_once_it_has_left_the_cache() -> None:
+def test_recent_records_that_left_the_cache_are_read_by_a_job() -> None:
     files = SimulatedFiles()
     log = open_log(files)
     for number in range(3):
@@ -203,7 +203,7 @@ def test_a_timestamp_finds_the_first_record_that_is_not_earlier() -> None:
         )
 
 
-def test_a_timestamp_before_the_log_start_is_not_found_there() -> None:
+def test_record_below_the_log_start_is_not_found_by_timestamp() -> None:
     log = open_log(SimulatedFiles(), topic_config())
     frame = build_batch([NewRecord(None, b"x", NOW_MS + 100 - n) for n in range(5)])
     append_frame(log, frame)
@@ -223,7 +223,7 @@ def test_an_empty_log_has_no_timestamps() -> None:
     assert at_once(log.max_timestamp()) is None
 
 
-def test_the_time_of_appending_counts_where_the_batch_says_so() -> None:
+def test_log_append_time_applies_if_the_batch_has_its_flag() -> None:
     log = open_log(SimulatedFiles())
     records_ = [NewRecord(None, b"x", 5), NewRecord(None, b"y", 6)]
     append_frame(log, build_batch(records_, log_append_time=NOW_MS))
@@ -264,7 +264,7 @@ def test_aborted_transactions_come_by_first_offset_from_every_segment() -> None:
         log = open_log(files, topic_config(segment_bytes=300))
 
 
-def test_a_batch_outside_of_the_producers_open_transaction_is_refused() -> None:
+def test_a_batch_outside_of_the_producers_open_transaction_is_rejected() -> None:
     log = open_log(SimulatedFiles())
     append(log, "x", producer=(1, 0, 0), transactional=True)
     with pytest.raises(ApiError) as refused:
@@ -272,7 +272,7 @@ def test_a_batch_outside_of_the_producers_open_transaction_is_refused() -> None:
     assert refused.value.code is ErrorCode.INVALID_TXN_STATE
 
 
-def test_a_marker_of_a_former_epoch_is_refused() -> None:
+def test_a_marker_of_a_former_epoch_is_rejected() -> None:
     log = open_log(SimulatedFiles())
     append(log, "x", producer=(1, 4, 0), transactional=True)
     with pytest.raises(ApiError) as refused:
@@ -285,7 +285,7 @@ def test_a_marker_of_a_former_epoch_is_refused() -> None:
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_an_active_segment_that_was_given_up_and_taken_up_again_forgets_nothing() -> None:
+def test_reopened_active_segment_keeps_its_index_entries() -> None:
     files = SimulatedFiles()
     cache = OpenSegments(open_max=1)
     config = topic_config()
@@ -314,7 +314,7 @@ def test_an_active_segment_that_was_given_up_and_taken_up_again_forgets_nothing(
     assert len(values(log)) == 10
 
 
-def test_a_look_up_hands_out_what_takes_long_and_does_the_rest_itself() -> None:
+def test_look_up_returns_a_job_only_for_uncached_data() -> None:
     log = open_log(SimulatedFiles())
     append(log, "small", timestamp=NOW_MS)
     append(log, "packed", timestamp=NOW_MS + 1, codec=4)

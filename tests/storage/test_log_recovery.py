@@ -71,7 +71,7 @@ def damages(data: bytes) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_losing_or_garbling_any_derived_file_changes_no_answer(is_clean: bool) -> None:
+def test_lost_or_damaged_derived_file_changes_no_result(is_clean: bool) -> None:
     files = SimulatedFiles()
     log = busy_log(files)
     expected = answers(log)
@@ -98,7 +98,7 @@ def test_losing_or_garbling_any_derived_file_changes_no_answer(is_clean: bool) -
             assert answers(again) == answers(found), (name, damaged)
 
 
-def test_losing_all_derived_files_at_once_changes_no_answer() -> None:
+def test_loss_of_all_derived_files_changes_no_result() -> None:
     files = SimulatedFiles()
     log = busy_log(files)
     expected = answers(log)
@@ -115,7 +115,7 @@ def tail_of(log: Log, count: int) -> tuple[int, int]:
     return int(first.position), int(log.written_size)
 
 
-def test_a_tail_cut_at_any_byte_leaves_the_batches_that_are_whole() -> None:
+def test_log_cut_at_any_byte_keeps_the_complete_batches() -> None:
     files = SimulatedFiles()
     log = open_log(files, CONFIG)
     for number in range(4):
@@ -134,7 +134,7 @@ def test_a_tail_cut_at_any_byte_leaves_the_batches_that_are_whole() -> None:
         assert append(found, "again", producer=(1, 0, whole)) == whole
 
 
-def test_a_tail_garbled_at_any_byte_is_not_taken_for_records() -> None:
+def test_damaged_bytes_at_the_end_are_not_read_as_records() -> None:
     files = SimulatedFiles()
     log = open_log(files, CONFIG)
     for number in range(4):
@@ -156,7 +156,7 @@ def test_a_tail_garbled_at_any_byte_is_not_taken_for_records() -> None:
             assert values(found) == [f"value {n}" for n in range(2 if at < middle else 3)]
 
 
-def test_a_damaged_segment_ends_the_log_and_what_lies_behind_it_goes() -> None:
+def test_log_ends_at_a_damaged_segment() -> None:
     files = SimulatedFiles()
     log = open_log(files, CONFIG)
     for number in range(30):
@@ -169,7 +169,7 @@ def test_a_damaged_segment_ends_the_log_and_what_lies_behind_it_goes() -> None:
     assert found.segments.base_offsets == [0, second]
 
 
-def test_damage_below_the_recovery_point_costs_only_what_is_damaged(
+def test_damage_below_the_recovery_point_loses_only_the_damaged_records(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     files = SimulatedFiles()
@@ -324,7 +324,7 @@ def test_a_replacement_that_had_not_begun_is_undone() -> None:
     assert not [i.name for i in found.files.list_directory(PATH) if i.name.endswith("swap")]
 
 
-def test_producers_beyond_the_limit_are_dropped_and_the_loudest_stay() -> None:
+def test_producers_beyond_the_limit_are_dropped_and_the_most_recent_stay() -> None:
     files = SimulatedFiles()
     log = open_log(files, settings=LogSettings(producers_max=50))
     for number in range(200):

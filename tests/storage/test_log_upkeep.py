@@ -50,7 +50,7 @@ def test_by_default_nothing_is_synced_until_a_segment_is_full() -> None:
     assert log.durable.synced_offset == 0
 
 
-def test_with_flush_messages_1_every_write_wants_a_sync() -> None:
+def test_every_write_requires_a_sync_with_flush_messages_1() -> None:
     files = SimulatedFiles()
     log = named(files, topic_config(flush_messages=1))
     append(log, "a")
@@ -93,7 +93,7 @@ def test_flush_ms_bounds_how_long_a_record_stays_unsynced() -> None:
     assert log.next_job(NOW_MS + 1500) is None
 
 
-def test_a_sync_reaches_back_over_segments_that_were_rolled_meanwhile() -> None:
+def test_sync_includes_segments_that_were_rolled_before_it() -> None:
     files = SimulatedFiles()
     log = named(files, topic_config(segment_bytes=400, flush_messages=1))
     for number in range(12):
@@ -136,7 +136,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_again(kind: str) -> None:
     assert log.next_job(NOW_MS) is None
 
 
-def test_a_checkpoint_for_which_there_is_no_room_is_written_later() -> None:
+def test_checkpoint_that_fails_on_a_full_disk_is_written_later() -> None:
     files = SimulatedFiles()
     log = named(files)
     while len(log.segments.all) < 3:
@@ -182,7 +182,7 @@ def test_a_job_for_which_no_file_can_be_opened_is_done_later() -> None:
     assert answers(open_log(files.power_lost(1), SMALL)) == answers(log)
 
 
-def test_a_new_start_that_was_asked_for_meanwhile_gets_a_job_of_its_own() -> None:
+def test_new_log_start_during_a_job_gets_a_separate_job() -> None:
     log = named(SimulatedFiles(), topic_config(flush_messages=1))
     append(log, "a", "b")
     job = log.next_job(NOW_MS)
@@ -197,7 +197,7 @@ def test_a_new_start_that_was_asked_for_meanwhile_gets_a_job_of_its_own() -> Non
     assert not log.durable.is_job_requested
 
 
-def test_retention_makes_room_on_a_disk_that_is_full() -> None:
+def test_retention_frees_space_on_a_full_disk() -> None:
     files = SimulatedFiles()
     log = named(files, topic_config(segment_bytes=400, retention_bytes=500))
     while len(log.segments.all) < 6:
@@ -237,7 +237,7 @@ def test_pages_are_dropped_behind_a_fast_writer_only() -> None:
     assert log.durable.synced_offset > 10
 
 
-def test_the_page_cache_is_left_alone_where_the_window_is_0() -> None:
+def test_page_cache_is_not_dropped_if_the_window_is_0() -> None:
     settings = LogSettings(drop_behind_bytes=0, drop_behind_step_bytes=200)
     log = named(SimulatedFiles(), topic_config(), settings)
     for _ in range(10):
@@ -258,7 +258,7 @@ def aged(files: SimulatedFiles, config: object, timestamps: list[int]) -> Log:
     return log
 
 
-def test_segments_go_when_their_latest_record_is_too_old() -> None:
+def test_segments_are_deleted_when_their_latest_record_expires() -> None:
     files = SimulatedFiles()
     config = topic_config(retention_ms=7 * DAY_MS)
     log = aged(files, config, [NOW_MS - n * DAY_MS for n in (9, 8, 6, 8, 1)])
@@ -285,7 +285,7 @@ def test_the_active_segment_is_rolled_when_all_of_it_is_too_old() -> None:
     assert append(log, "new") == 1
 
 
-def test_a_timestamp_from_the_future_does_not_keep_a_segment_for_ever() -> None:
+def test_timestamp_in_the_future_does_not_keep_a_segment_forever() -> None:
     config = topic_config(retention_ms=7 * DAY_MS)
     log = aged(SimulatedFiles(), config, [NOW_MS + 10**14, NOW_MS])
     assert log.apply_retention(NOW_MS + 7 * DAY_MS, 2) == 0
@@ -321,7 +321,7 @@ def test_nothing_beyond_the_high_watermark_is_dropped() -> None:
     assert log.apply_retention(NOW_MS, 0) == 0
 
 
-def test_a_compacted_log_is_not_cut_by_time_or_size() -> None:
+def test_compacted_log_is_not_deleted_by_time_or_size() -> None:
     config = topic_config(
         retention_ms=1, retention_bytes=1, cleanup_policy=frozenset({"compact"}), deletes=False
     )
@@ -329,7 +329,7 @@ def test_a_compacted_log_is_not_cut_by_time_or_size() -> None:
     assert log.apply_retention(NOW_MS, 2) == 0
 
 
-def test_deleting_records_moves_the_start_for_good() -> None:
+def test_delete_records_raises_the_log_start_durably() -> None:
     files = SimulatedFiles()
     log = named(files)
     for number in range(12):
@@ -356,7 +356,7 @@ def test_deleting_records_moves_the_start_for_good() -> None:
 
 
 @pytest.mark.parametrize("offset", range(1, 24))
-def test_truncation_leaves_the_log_as_it_was_then(offset: int) -> None:
+def test_truncation_restores_the_former_state_of_the_log(offset: int) -> None:
     files = SimulatedFiles()
     config = topic_config(segment_bytes=500, index_interval_bytes=100)
     log = named(files, config)
@@ -380,7 +380,7 @@ def test_truncation_leaves_the_log_as_it_was_then(offset: int) -> None:
     assert values(found)[-1] == "other"
 
 
-def test_what_was_truncated_does_not_come_back_after_a_crash() -> None:
+def test_truncated_records_do_not_return_after_a_crash() -> None:
     files = SimulatedFiles()
     log = named(files)
     for number in range(12):
@@ -397,7 +397,7 @@ def test_what_was_truncated_does_not_come_back_after_a_crash() -> None:
         assert found.log_end_offset >= 4
 
 
-def test_an_aborted_transaction_beyond_the_cut_is_open_again() -> None:
+def test_transaction_whose_abort_was_truncated_is_open_again() -> None:
     log = named(SimulatedFiles())
     append(log, "a", producer=(1, 0, 0), transactional=True)
     log.stage(marker(0, 1, 0), 0, NOW_MS)
@@ -408,7 +408,7 @@ def test_an_aborted_transaction_beyond_the_cut_is_open_again() -> None:
     assert log.last_stable_offset(1) == 0
 
 
-def test_a_log_can_start_anew_at_a_higher_offset() -> None:
+def test_log_can_restart_at_a_higher_offset() -> None:
     files = SimulatedFiles()
     log = named(files)
     for number in range(12):

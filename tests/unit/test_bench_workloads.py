@@ -7,7 +7,7 @@ import pytest
 from bench import workloads
 
 
-def test_the_batch_of_a_workload_stays_the_same_however_long_a_run_takes(
+def test_batch_of_a_workload_does_not_depend_on_the_duration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A run that passed a full hour took its own new timestamps for bytes that a broker garbled.

@@ -102,7 +102,7 @@ def ids_by_name(message: Message) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("client", WHOLE)
-def test_a_conversation_can_be_held_again(client: str, connection: socket.socket) -> None:
+def test_captured_conversation_can_be_replayed(client: str, connection: socket.socket) -> None:
     new_ids: dict[bytes, bytes] = {}
     for captured in load(client):
         request = captured.request
@@ -138,7 +138,7 @@ def impatient(request: bytes, version: int) -> bytes:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_request_of_a_client_gets_an_answer_that_kio_reads(
+def test_every_request_of_a_client_gets_a_response_that_kio_reads(
     client: str, connection: socket.socket
 ) -> None:
     """Each by itself: what it is about may not be there, and then the answer says so."""
@@ -154,7 +154,7 @@ def test_every_request_of_a_client_gets_an_answer_that_kio_reads(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_captured_answer_is_one_that_kio_reads(client: str) -> None:
+def test_kio_reads_every_captured_response(client: str) -> None:
     for captured in load(client):
         if captured.response is not None:
             read_by_kio(captured.api_key, captured.version, captured.response)

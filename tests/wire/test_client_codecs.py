@@ -235,14 +235,14 @@ def test_a_fetch_response_is_read_as_it_was_written(
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
 @settings(max_examples=50, deadline=None)
 @given(junk=st.binary(max_size=80))
-def test_a_malformed_produce_response_is_the_peers_fault(version: int, junk: bytes) -> None:
+def test_malformed_produce_response_is_a_protocol_violation(version: int, junk: bytes) -> None:
     _reads_or_refuses(decode_produce, version, junk)
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 17])
 @settings(max_examples=50, deadline=None)
 @given(junk=st.binary(max_size=80))
-def test_a_malformed_fetch_response_is_the_peers_fault(version: int, junk: bytes) -> None:
+def test_malformed_fetch_response_is_a_protocol_violation(version: int, junk: bytes) -> None:
     _reads_or_refuses(decode_fetch, version, junk)
 
 

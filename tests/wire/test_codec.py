@@ -127,14 +127,14 @@ def test_a_field_that_a_version_does_not_know_is_dropped_and_a_missing_one_takes
     assert body["throttle_time_ms"] == 0
 
 
-def test_a_null_that_the_version_does_not_allow_is_our_own_bug() -> None:
+def test_null_that_the_version_does_not_allow_is_an_internal_error() -> None:
     reply = {"topics": [{"name": None}]}
     assert encode_response(METADATA, 12, 1, reply)
     with pytest.raises(ValueError, match="must not be null"):
         encode_response(METADATA, 11, 1, reply)
 
 
-def test_bytes_behind_a_valid_body_are_ignored() -> None:
+def test_bytes_after_a_valid_body_are_ignored() -> None:
     for api, version in COLD_VERSIONS:
         for message in _samples(api, version, "request"):
             frame = encode_request(api.key, version, 1, None, message)
@@ -180,12 +180,12 @@ def test_bytes_behind_a_valid_body_are_ignored() -> None:
         "nothing",
     ],
 )
-def test_a_body_that_breaks_the_protocol_is_refused(version: int, body: bytes) -> None:
+def test_a_body_that_breaks_the_protocol_is_rejected(version: int, body: bytes) -> None:
     with pytest.raises(MalformedRequest):
         decode_request(METADATA, version, body, 0)
 
 
-def test_a_frame_full_of_empty_names_is_refused_before_it_is_read() -> None:
+def test_a_frame_full_of_empty_names_is_rejected_before_it_is_read() -> None:
     count = REQUEST_ITEMS_MAX + 1
     with pytest.raises(MalformedRequest, match="too many items"):
         decode_request(METADATA, 1, count.to_bytes(4, "big") + bytes(2 * count), 0)
@@ -218,7 +218,7 @@ def _mutated(rng: Random, frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("api", "version"), COLD_VERSIONS, ids=_ids(COLD_VERSIONS))
-def test_a_mutated_frame_is_read_or_refused_and_nothing_else(api: Api, version: int) -> None:
+def test_a_mutated_frame_is_read_or_rejected_and_nothing_else(api: Api, version: int) -> None:
     rng = Random(f"mutations of {api.key}/{version}")
     for message in _samples(api, version, "request"):
         frame = encode_request(api.key, version, 1, "fuzz", message)

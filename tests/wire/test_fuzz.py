@@ -44,7 +44,7 @@ def seed() -> int:
     return seed
 
 
-def test_a_live_broker_stays_what_it_was_whatever_it_is_sent(seed: int) -> None:
+def test_live_broker_survives_random_input_unchanged(seed: int) -> None:
     outcomes = fuzz(seed, LIVE_FRAMES)
     # Or else the frames are not what they were meant to be.
     assert outcomes["answered"] > LIVE_FRAMES // 5
@@ -61,7 +61,7 @@ def bodies_of(api_key: int) -> list[bytes]:
     return found
 
 
-def test_the_fast_readers_give_a_request_or_refuse_it(seed: int) -> None:
+def test_fast_readers_return_a_request_or_reject_it(seed: int) -> None:
     mutator = Mutator(seed)
     rng = mutator.rng
     readers = [
@@ -99,7 +99,7 @@ def admitted(frame: bytes) -> Batch:
     return batch
 
 
-def test_a_batch_that_is_taken_is_one_that_consumers_can_read(seed: int) -> None:
+def test_accepted_batch_is_readable_by_consumers(seed: int) -> None:
     """Ours reads all of them, and kafka-python as many records as the header says."""
     mutator = Mutator(seed)
     rng = mutator.rng

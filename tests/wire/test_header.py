@@ -27,7 +27,7 @@ def _answer(frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_the_answer_to_api_versions_is_what_kio_reads_behind_a_header_of_version_0(
+def test_api_versions_response_has_a_header_of_version_0(
     version: int,
 ) -> None:
     answer = _answer(_request(version))
@@ -68,7 +68,7 @@ def test_software_with_a_name_that_metrics_could_not_show_is_an_invalid_request(
 
 
 @pytest.mark.parametrize("name", ["a", "apache-kafka-java", "1.2.3", "franz-go"])
-def test_software_with_a_plain_name_is_answered(name: str) -> None:
+def test_software_with_a_valid_name_gets_a_response(name: str) -> None:
     _, reply = decode_response(API_VERSIONS, 3, _answer(_request(3, name=name)))
     assert reply["error_code"] == 0
 
@@ -113,13 +113,13 @@ def test_produce_is_advertised_from_version_0_for_the_sake_of_old_librdkafka() -
         "two million tagged fields",
     ],
 )
-def test_a_header_that_breaks_the_protocol_is_refused(frame: bytes) -> None:
+def test_a_header_that_breaks_the_protocol_is_rejected(frame: bytes) -> None:
     with pytest.raises(MalformedRequest):
         read_header(frame)
 
 
 @pytest.mark.parametrize("client_id", ["x" * 32767, "a\x00b", "two\nlines", ""])
-def test_an_odd_client_id_is_accepted_as_it_is(client_id: str) -> None:
+def test_unusual_client_id_is_accepted_unchanged(client_id: str) -> None:
     assert read_header(encode_request(3, 12, 1, client_id, {})).client_id == client_id
 
 
@@ -129,17 +129,17 @@ def test_invalid_utf_8_in_a_client_id_is_replaced() -> None:
     assert (header.client_id, frame[header.body_at :]) == ("\ufffdte", b"body")
 
 
-def test_tagged_fields_of_a_header_are_stepped_over() -> None:
+def test_tagged_fields_of_a_header_are_skipped() -> None:
     frame = pack(">hhih", 3, 12, 1, -1) + b"\x02\x00\x02ab\x09\x00" + b"body"
     assert frame[read_header(frame).body_at :] == b"body"
 
 
-def test_a_header_may_stand_anywhere_in_the_bytes() -> None:
+def test_header_can_be_at_any_position() -> None:
     frame = encode_request(3, 1, 1, "me", {"topics": None})
     assert read_header(b"junk" + frame, 4).body_at == read_header(frame).body_at + 4
 
 
-def test_random_bytes_are_a_header_or_refused() -> None:
+def test_random_bytes_are_a_header_or_an_error() -> None:
     rng = Random(11)
     for _ in range(3000):
         frame = pack(">hh", rng.choice((3, 18, rng.randrange(80))), rng.randrange(-1, 15))

@@ -88,7 +88,7 @@ def test_a_request_is_read_as_by_the_other_codec(version: int) -> None:
 
 
 @versions
-def test_an_answer_is_written_as_by_the_other_codec(version: int) -> None:
+def test_response_is_written_as_by_the_other_codec(version: int) -> None:
     rng = Random(f"answers of {version}")
     for _ in range(SAMPLES):
         body = request_body(rng, version)
@@ -114,7 +114,7 @@ def test_an_answer_is_written_as_by_the_other_codec(version: int) -> None:
 
 
 @versions
-def test_a_mutated_request_is_refused_where_the_other_codec_refuses_it(version: int) -> None:
+def test_a_mutated_request_is_rejected_where_the_other_codec_rejects_it(version: int) -> None:
     rng = Random(f"mutations of {version}")
     outcomes = set()
     for _ in range(SAMPLES):

@@ -98,7 +98,7 @@ def test_a_request_cut_short_is_malformed(version: int, cut: int, records: bytes
 
 
 @pytest.mark.parametrize("version", [8, 9, 13])
-def test_an_array_of_two_billion_topics_is_refused_at_once(version: int) -> None:
+def test_array_of_two_billion_topics_is_rejected_immediately(version: int) -> None:
     head = b"\x00" if version >= 9 else b"\xff\xff"
     count = b"\xff\xff\xff\xff\x0f" if version >= 9 else b"\x7f\xff\xff\xff"
     body = head + b"\x00\x01" + b"\x00\x00\x03\xe8" + count + bytes(50)

@@ -48,7 +48,7 @@ class ClientOfTwo:
         return ends
 
 
-def test_a_broker_that_is_away_is_still_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_offline_broker_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     cluster._print(cluster._description(ClientOfTwo()))  # type: ignore[arg-type]
     assert capsys.readouterr().out.splitlines() == [
         "Cluster id: 1 topic, 3 partitions, 1 under-replicated, 1 without a leader",

@@ -46,7 +46,7 @@ def test_a_plan_of_kafkas_tool_is_read(tmp_path: Path) -> None:
         (["x"], "must have topic"),
     ],
 )
-def test_a_plan_that_is_wrong_is_refused(tmp_path: Path, rows: list[object], told: str) -> None:
+def test_invalid_plan_is_rejected(tmp_path: Path, rows: list[object], told: str) -> None:
     with pytest.raises(Failure, match=told):
         read_plan(plan_of(tmp_path, *rows))
 
@@ -54,7 +54,7 @@ def test_a_plan_that_is_wrong_is_refused(tmp_path: Path, rows: list[object], tol
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"version": 2, "partitions": []}', '{"version": 1}', "\x80"]
 )
-def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_that_is_not_a_plan_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(Failure, match=r"is not (JSON|a plan)"):
@@ -64,7 +64,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
         read_plan(path)
 
 
-def test_progress_tells_the_bytes_the_rate_and_the_time_left() -> None:
+def test_progress_shows_bytes_rate_and_remaining_time() -> None:
     line = progress_text(reassigned_count=3, count=10, done=250_000_000, total=10**9, rate=5e6)
     assert line == (
         "██████░░░░░░░░░░░░░░░░░░  25%  3 of 10 partitions, "
@@ -94,7 +94,7 @@ def test_bytes_are_counted_although_a_broker_is_silent() -> None:
     assert bytes_to_move({where: (2, 1)}, {where: (1, 2)}, known) == 0
 
 
-def test_a_throttle_names_who_is_copied_from_and_who_is_copied_to() -> None:
+def test_throttle_lists_source_and_target_replicas() -> None:
     parts = [TopicPartition("t", index) for index in range(4)]
     placement = Placement(
         {parts[0]: (1, 2), parts[1]: (1, 2, 3), parts[2]: (2, 1), parts[3]: (1, 2)},
@@ -107,14 +107,14 @@ def test_a_throttle_names_who_is_copied_from_and_who_is_copied_to() -> None:
     assert nodes == {1, 2, 3, 4}
 
 
-def test_a_throttle_of_very_many_partitions_is_one_of_the_whole_topic() -> None:
+def test_throttle_of_many_partitions_lists_all_replicas_of_the_topic() -> None:
     placement = Placement({TopicPartition("t", index): (1, 2) for index in range(6000)}, {})
     lists, _ = throttled_replicas(placement, dict.fromkeys(placement.replicas, (2, 3)))
     assert lists == {"t": (["*"], ["*"])}
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1e6", "fast"])
-def test_a_throttle_that_is_no_rate_is_refused(
+def test_invalid_rate_of_a_throttle_is_rejected(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -158,7 +158,7 @@ class ClientWithThrottle:
             del self.settings[resource][change.name]
 
 
-def test_a_throttle_is_lifted_from_topics_and_brokers_and_nothing_else_is() -> None:
+def test_removal_of_a_throttle_keeps_other_settings() -> None:
     client = ClientWithThrottle()
     assert lift_throttle(client, ["t"])  # type: ignore[arg-type]
     assert [*client.settings.values()] == [{"retention.ms": "1"}, {}, {}]

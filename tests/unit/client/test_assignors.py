@@ -26,7 +26,7 @@ def of(topic: str, *indexes: int) -> list[TopicPartition]:
     return [TopicPartition(topic, index) for index in indexes]
 
 
-def test_range_gives_neighbours_of_each_topic_to_one_member() -> None:
+def test_range_assigns_adjacent_partitions_of_each_topic() -> None:
     members = {"a": Subscription(("x", "y")), "b": Subscription(("x", "y"))}
     assert assign_range(members, {"x": 3, "y": 3}) == {
         "a": [*of("x", 0, 1), *of("y", 0, 1)],
@@ -34,7 +34,7 @@ def test_range_gives_neighbours_of_each_topic_to_one_member() -> None:
     }
 
 
-def test_round_robin_goes_over_all_topics_and_passes_by_who_does_not_read() -> None:
+def test_round_robin_skips_members_that_do_not_subscribe() -> None:
     members = {"a": Subscription(("x",)), "b": Subscription(("x", "y"))}
     assert assign_round_robin(members, {"x": 2, "y": 2}) == {
         "a": of("x", 0),
@@ -42,7 +42,7 @@ def test_round_robin_goes_over_all_topics_and_passes_by_who_does_not_read() -> N
     }
 
 
-def test_a_sticky_newcomer_gets_its_share_in_the_second_round_and_nobody_else_moves() -> None:
+def test_sticky_assignor_gives_a_new_member_its_share_in_the_second_rebalance() -> None:
     first = {"a": Subscription(("x",), tuple(of("x", 0, 1, 2, 3)), 1), "b": Subscription(("x",))}
     assignment = assign_cooperative_sticky(first, {"x": 4})
     assert assignment == {"a": of("x", 0, 1), "b": []}
@@ -50,7 +50,7 @@ def test_a_sticky_newcomer_gets_its_share_in_the_second_round_and_nobody_else_mo
     assert assign_cooperative_sticky(second, {"x": 4}) == {"a": of("x", 0, 1), "b": of("x", 2, 3)}
 
 
-def test_of_two_claims_the_younger_counts_and_of_equal_ones_none() -> None:
+def test_owner_with_the_higher_generation_wins_and_equal_ones_cancel() -> None:
     stale = {
         "a": Subscription(("x",), tuple(of("x", 0)), 1),
         "b": Subscription(("x",), tuple(of("x", 0)), 2),
@@ -61,7 +61,7 @@ def test_of_two_claims_the_younger_counts_and_of_equal_ones_none() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_partition_that_somebody_reads_has_one_owner_who_reads_it(seed: int) -> None:
+def test_every_subscribed_partition_has_one_owner_that_subscribes(seed: int) -> None:
     random = Random(seed)
     topics = {f"t{number}": random.randrange(1, 9) for number in range(4)}
     wishes = {
@@ -77,7 +77,7 @@ def test_every_partition_that_somebody_reads_has_one_owner_who_reads_it(seed: in
             assert {place.topic for place in places} <= set(wishes[member].topics)
 
 
-def test_sticky_members_come_to_rest_evenly_after_any_change() -> None:
+def test_sticky_assignment_becomes_even_after_any_change() -> None:
     random = Random(5)
     owned: dict[str, list[TopicPartition]] = {"m0": []}
     for generation in range(1, 40):
@@ -96,13 +96,13 @@ def test_sticky_members_come_to_rest_evenly_after_any_change() -> None:
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_what_members_write_is_what_they_read() -> None:
+def test_encoded_subscriptions_and_assignments_are_decoded() -> None:
     wish = Subscription(("x", "y"), tuple(of("x", 0, 2)), 7, "rack")
     assert read_subscription(write_subscription(wish)) == wish
     assert read_assignment(write_assignment(of("x", 2, 1))) == tuple(of("x", 1, 2))
 
 
-def test_older_members_are_understood_and_nonsense_wants_nothing() -> None:
+def test_old_versions_are_decoded_and_invalid_bytes_are_empty() -> None:
     oldest = b"\0\0" + b"\0\0\0\1" + b"\0\1x" + b"\xff\xff\xff\xff"
     assert read_subscription(oldest) == Subscription(("x",))
     with_user_data = b"\0\1" + b"\0\0\0\1" + b"\0\1x" + b"\0\0\0\4\0\0\0\5" + b"\0\0\0\0"
@@ -120,6 +120,8 @@ def test_older_members_are_understood_and_nonsense_wants_nothing() -> None:
         ({"heartbeat_interval_ms": 45_000}, "less than session_timeout_ms"),
     ],
 )
-def test_a_wrong_option_says_which_are_right(settings: dict[str, object], words: str) -> None:
+def test_error_of_a_wrong_option_lists_the_valid_ones(
+    settings: dict[str, object], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         GroupOptions(**settings)  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def test_the_highest_common_version_is_chosen() -> None:
     assert peer.choose_version(PRODUCE) == 9
 
 
-def test_a_broker_that_does_not_know_the_version_is_asked_again_in_version_0() -> None:
+def test_api_versions_is_sent_again_in_version_0_if_rejected() -> None:
     peer = connection()
     peer.take_output()
     peer.received(versions(0, version=0, code=35, ranges={API_VERSIONS: (0, 2)}))
@@ -79,7 +79,7 @@ def test_a_broker_that_does_not_know_the_version_is_asked_again_in_version_0() -
     assert peer.choose_version(METADATA) == 12
 
 
-def test_an_api_without_a_common_version_is_refused_by_name() -> None:
+def test_api_without_a_common_version_is_rejected_with_its_name() -> None:
     peer = connection()
     peer.send(request(PRODUCE))
     answers, refused = peer.received(versions(0, ranges={PRODUCE: (0, 2)}))
@@ -90,7 +90,7 @@ def test_an_api_without_a_common_version_is_refused_by_name() -> None:
         peer.send(request())
 
 
-def test_answers_are_matched_however_the_bytes_arrive() -> None:
+def test_responses_are_matched_with_any_chunks_of_bytes() -> None:
     peer = ready()
     questions = [request(version_max=4) for _ in range(3)]
     for question in questions:
@@ -107,7 +107,7 @@ def test_answers_are_matched_however_the_bytes_arrive() -> None:
 
 
 @pytest.mark.parametrize("portion", [1, 3, 70_000, 1_000_000])
-def test_a_long_answer_is_read_by_itself_and_whole(portion: int) -> None:
+def test_long_response_is_read_completely_in_one_call(portion: int) -> None:
     """`portion` is how much comes at once where the peer does not say how much it wants."""
     peer = ready()
     sizes = [300_000, 300_000, 10, 300_000, 10]
@@ -130,14 +130,14 @@ def test_a_long_answer_is_read_by_itself_and_whole(portion: int) -> None:
         assert peer.bytes_to_read() == 0
 
 
-def test_the_header_of_a_flexible_answer_is_skipped() -> None:
+def test_header_of_a_flexible_response_is_skipped() -> None:
     peer = ready()
     peer.send(request())
     answers, _ = peer.received(framed(b"\0\0\0\1" + b"\x01\x05\x02ab" + b"body"))
     assert answers[0].data[answers[0].at : answers[0].end] == b"body"
 
 
-def test_answers_out_of_order_end_the_connection() -> None:
+def test_responses_out_of_order_end_the_connection() -> None:
     peer = ready()
     peer.send(request())
     peer.send(request())
@@ -145,7 +145,7 @@ def test_answers_out_of_order_end_the_connection() -> None:
         peer.received(framed(b"\0\0\0\2\0"))
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+def test_response_without_a_request_ends_the_connection() -> None:
     with pytest.raises(ProtocolViolation, match="without a request"):
         ready().received(framed(b"\0\0\0\1\0"))
 
@@ -164,7 +164,7 @@ def test_a_peer_of_another_protocol_is_named(data: bytes, words: str) -> None:
         connection().received(data)
 
 
-def test_a_request_without_an_answer_is_finished_once_it_is_written() -> None:
+def test_request_without_a_response_is_finished_when_it_is_written() -> None:
     peer = ready()
     silent = request(PRODUCE, expects_response=False)
     peer.send(silent)
@@ -174,7 +174,7 @@ def test_a_request_without_an_answer_is_finished_once_it_is_written() -> None:
     assert len(answers) == 1
 
 
-def test_what_has_no_answer_is_known_when_the_connection_ends() -> None:
+def test_requests_without_a_response_are_listed_when_the_connection_ends() -> None:
     peer = ready()
     questions = [request(), request()]
     for question in questions:

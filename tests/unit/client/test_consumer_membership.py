@@ -45,7 +45,7 @@ def test_a_member_joins_under_its_own_id_and_reports_what_it_owns(
     assert len(group.heartbeats()) <= 7
 
 
-def test_partitions_are_given_up_before_others_are_taken(world: World, group: Coordinator) -> None:
+def test_partitions_are_revoked_before_new_ones_are_added(world: World, group: Coordinator) -> None:
     world.leaders["t"] = [1, 1, 1]
     program = member_of(world)
     program.poll_until_owned((0, 1))
@@ -62,7 +62,7 @@ def test_partitions_are_given_up_before_others_are_taken(world: World, group: Co
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])
-def test_a_fenced_member_loses_everything_and_joins_anew(
+def test_fenced_member_loses_its_partitions_and_joins_again(
     world: World, group: Coordinator, code: ErrorCode
 ) -> None:
     program = member_of(world)
@@ -77,7 +77,7 @@ def test_a_fenced_member_loses_everything_and_joins_anew(
     assert joins[1]["topic_partitions"] == []
 
 
-def test_after_a_lost_answer_everything_is_said_again(world: World, group: Coordinator) -> None:
+def test_heartbeat_after_a_lost_response_has_all_fields(world: World, group: Coordinator) -> None:
     program = member_of(world)
     program.poll_until_owned((0, 1))
     program.pass_ms(6_000)
@@ -99,7 +99,7 @@ def test_after_a_lost_answer_everything_is_said_again(world: World, group: Coord
 
 
 @pytest.mark.parametrize(("instance", "epoch"), [(None, -1), ("i", -2)])
-def test_a_member_leaves_for_good_and_a_static_one_for_a_while(
+def test_member_leaves_with_epoch_minus_1_and_a_static_one_with_minus_2(
     world: World, group: Coordinator, instance: str | None, epoch: int
 ) -> None:
     program = member_of(world, instance_id=instance)
@@ -109,7 +109,7 @@ def test_a_member_leaves_for_good_and_a_static_one_for_a_while(
     assert (last["member_epoch"], last["instance_id"]) == (epoch, instance)
 
 
-def test_a_commit_of_an_epoch_that_has_passed_is_tried_with_the_next(
+def test_commit_with_an_old_epoch_is_retried_with_the_new_one(
     world: World, group: Coordinator
 ) -> None:
     program = member_of(world)
@@ -120,7 +120,7 @@ def test_a_commit_of_an_epoch_that_has_passed_is_tried_with_the_next(
     assert group.offsets == {0: 20}
 
 
-def test_an_instance_is_waited_for_and_a_bad_pattern_is_not(
+def test_unreleased_instance_is_retried_and_an_invalid_pattern_is_not(
     world: World, group: Coordinator
 ) -> None:
     group.fail(CONSUMER_GROUP_HEARTBEAT, *[ErrorCode.UNRELEASED_INSTANCE_ID] * 3)
@@ -133,16 +133,14 @@ def test_an_instance_is_waited_for_and_a_bad_pattern_is_not(
         other.poll()
 
 
-def test_a_pattern_is_the_brokers_business(world: World, group: Coordinator) -> None:
+def test_pattern_is_sent_to_the_broker(world: World, group: Coordinator) -> None:
     program = member_of(world, pattern="t.*")
     program.poll_until_owned((0, 1))
     first = group.heartbeats()[0]
     assert (first["subscribed_topic_names"], first["subscribed_topic_regex"]) == ([], "t.*")
 
 
-def test_a_program_that_asks_for_nothing_leaves_until_it_does(
-    world: World, group: Coordinator
-) -> None:
+def test_member_leaves_while_the_program_does_not_poll(world: World, group: Coordinator) -> None:
     program = member_of(world, max_poll_interval_ms=12_000)
     program.poll_until_owned((0, 1))
     program.pass_ms(20_000)

@@ -45,7 +45,7 @@ def test_the_bootstrap_connection_becomes_the_brokers_own() -> None:
     assert len(world.links) == 1
 
 
-def test_when_nobody_answers_the_message_says_what_to_look_at() -> None:
+def test_error_without_any_response_names_the_next_step() -> None:
     world = World(bootstrap="b1:9092,b2:9093", down={1, 2})
     with pytest.raises(Unreachable) as raised:
         world.run(world.engine.start(lookups.connect(world.engine)))
@@ -55,12 +55,12 @@ def test_when_nobody_answers_the_message_says_what_to_look_at() -> None:
     assert world.now_ms < 2_000
 
 
-def test_one_bootstrap_address_that_answers_is_enough() -> None:
+def test_one_reachable_bootstrap_address_is_enough() -> None:
     world = World(bootstrap="b1:9092,b2:9092,b3:9092", brokers=3, down={1, 2})
     assert world.run(world.engine.start(lookups.connect(world.engine))).brokers
 
 
-def test_a_peer_that_is_no_broker_is_not_asked_for_ever() -> None:
+def test_server_that_is_not_a_broker_is_a_permanent_error() -> None:
     world = World()
     outcome = world.engine.start(lookups.connect(world.engine))
     effects = world.engine.poll(world.now_ms)
@@ -73,7 +73,7 @@ def test_a_peer_that_is_no_broker_is_not_asked_for_ever() -> None:
         outcome.result()
 
 
-def test_a_broker_that_accepts_and_says_nothing_is_given_up() -> None:
+def test_broker_that_accepts_without_a_response_is_unreachable() -> None:
     world = World()
 
     def silent(node: int, request: object) -> None:
@@ -84,7 +84,7 @@ def test_a_broker_that_accepts_and_says_nothing_is_given_up() -> None:
         world.run(world.engine.start(lookups.connect(world.engine)))
 
 
-def test_a_moved_leader_is_found_by_a_refresh() -> None:
+def test_new_leader_is_found_by_a_refresh() -> None:
     world = World(brokers=2)
 
     def answer(node: int, request: object) -> dict[str, object]:
@@ -98,7 +98,7 @@ def test_a_moved_leader_is_found_by_a_refresh() -> None:
     assert [asked.node for asked in world.requests(LIST_OFFSETS)] == [1, 2]
 
 
-def test_offsets_are_asked_of_each_leader_and_only_what_failed_again() -> None:
+def test_offsets_are_requested_from_each_leader_and_only_failed_ones_again() -> None:
     world = World(brokers=2, leaders={"t": [1, 2]})
     failures = [6]
 
@@ -113,14 +113,14 @@ def test_offsets_are_asked_of_each_leader_and_only_what_failed_again() -> None:
     assert [asked.node for asked in world.requests(LIST_OFFSETS)] == [1, 2, 2]
 
 
-def test_an_unknown_topic_is_an_error_after_a_short_while() -> None:
+def test_unknown_topic_is_an_error_after_topic_absent_ms() -> None:
     world = World()
     with pytest.raises(UnknownTopic, match="'nope' does not exist"):
         world.run(world.engine.start(lookups.list_offsets(world.engine, {_place("nope"): -1})))
     assert 1_000 <= world.now_ms - 1_000 < 3_000
 
 
-def test_a_topic_for_which_the_broker_has_no_room_is_an_error_at_once() -> None:
+def test_topic_on_a_full_disk_is_an_immediate_error() -> None:
     world = World(leaders={})
     world.answers[METADATA] = lambda node, request: {
         **world.metadata(node, request),
@@ -132,7 +132,7 @@ def test_a_topic_for_which_the_broker_has_no_room_is_an_error_at_once() -> None:
     assert len(asked) == 1
 
 
-def test_a_topic_that_appears_meanwhile_is_used() -> None:
+def test_topic_that_is_created_during_the_wait_is_used() -> None:
     world = World(leaders={})
     outcome = world.engine.start(lookups.ensure_topics(world.engine, ["t"], create=True))
     world.until(lambda: bool(world.requests(METADATA)))
@@ -159,7 +159,7 @@ def test_an_operation_survives_broken_connections() -> None:
     assert len(world.requests(CREATE_TOPICS)) == 4
 
 
-def test_an_error_that_stays_is_raised_at_once() -> None:
+def test_permanent_error_is_raised_immediately() -> None:
     world = World()
     world.answers[CREATE_TOPICS] = lambda node, request: {
         "topics": [{"name": "t", "error_code": 36, "error_message": "it is there"}]
@@ -169,7 +169,7 @@ def test_an_error_that_stays_is_raised_at_once() -> None:
     assert len(world.requests(CREATE_TOPICS)) == 1
 
 
-def test_a_full_disk_ends_the_creation_of_a_topic_at_once() -> None:
+def test_creation_of_a_topic_on_a_full_disk_fails_immediately() -> None:
     world = World()
     world.answers[CREATE_TOPICS] = lambda node, request: {
         "topics": [{"name": "t", "error_code": 56, "error_message": "no space left"}]
@@ -179,7 +179,7 @@ def test_a_full_disk_ends_the_creation_of_a_topic_at_once() -> None:
     assert len(world.requests(CREATE_TOPICS)) == 1
 
 
-def test_retries_end_at_the_deadline_with_the_last_trouble() -> None:
+def test_retries_end_at_the_deadline_with_the_last_error() -> None:
     world = World()
     world.answers[CREATE_TOPICS] = lambda node, request: {
         "topics": [{"name": "t", "error_code": 41}]
@@ -189,7 +189,7 @@ def test_retries_end_at_the_deadline_with_the_last_trouble() -> None:
     assert world.now_ms <= 1_000 + 60_000
 
 
-def test_while_a_broker_is_away_it_is_tried_ever_less_often() -> None:
+def test_pauses_between_connection_attempts_increase() -> None:
     world = World()
     world.run(world.engine.start(lookups.connect(world.engine)))
     world.down = {1}
@@ -280,14 +280,14 @@ def test_an_older_leader_epoch_does_not_undo_a_newer_one() -> None:
     assert cluster.leader("t", 0) == 1
 
 
-def test_a_topic_made_anew_starts_with_its_own_epochs() -> None:
+def test_recreated_topic_starts_with_its_own_epochs() -> None:
     cluster = Cluster()
     cluster.apply(_metadata(epoch=5, leader=2), None)
     cluster.apply(_metadata(epoch=0, leader=1, topic_id=8), None)
     assert cluster.leader("t", 0) == 1
 
 
-def test_a_named_successor_is_taken_over_only_if_it_is_news() -> None:
+def test_new_leader_in_a_response_is_used_only_if_its_epoch_is_newer() -> None:
     cluster = Cluster()
     cluster.apply(_metadata(epoch=5, leader=2), None)
     assert not cluster.apply_new_leader("t", 0, 1, 5)

@@ -142,7 +142,7 @@ def values(records: list[Record]) -> list[bytes | None]:
     return [record.value for record in records]
 
 
-def test_records_come_in_order_from_the_position_on() -> None:
+def test_records_are_returned_in_order_from_the_position() -> None:
     scene = Scene()
     scene.store.add(0, b"0", b"1", b"2")
     scene.store.add(0, b"3", b"4")
@@ -152,14 +152,14 @@ def test_records_come_in_order_from_the_position_on() -> None:
     assert scene.machine.high_watermark(T0) == 5
 
 
-def test_a_record_carries_everything_that_was_stored() -> None:
+def test_record_has_all_stored_fields() -> None:
     scene = Scene()
     scene.store.add(0, b"v")
     scene.machine.assign({T0: 0})
     assert scene.take() == [Record("t", 0, 0, 1_000, b"k", b"v", (), False)]
 
 
-def test_records_are_handed_out_in_portions() -> None:
+def test_records_are_returned_up_to_the_maximum_count() -> None:
     scene = Scene()
     scene.store.add(0, *[b"%d" % number for number in range(10)])
     scene.machine.assign({T0: 0})
@@ -168,7 +168,7 @@ def test_records_are_handed_out_in_portions() -> None:
     assert scene.machine.position(T0) == 10
 
 
-def test_a_response_that_ends_inside_a_batch_is_asked_for_again_from_there() -> None:
+def test_incomplete_batch_is_fetched_again() -> None:
     scene = Scene(partition_bytes_max=700)
     for number in range(20):
         scene.store.add(0, b"%d" % number + b"x" * 200)
@@ -177,14 +177,14 @@ def test_a_response_that_ends_inside_a_batch_is_asked_for_again_from_there() -> 
     assert len(scene.world.requests(FETCH)) > 5
 
 
-def test_a_batch_larger_than_the_limit_still_comes() -> None:
+def test_batch_larger_than_the_limit_is_fetched() -> None:
     scene = Scene(partition_bytes_max=100)
     scene.store.add(0, b"x" * 5_000)
     scene.machine.assign({T0: 0})
     assert len(scene.take()) == 1
 
 
-def test_gaps_in_the_offsets_do_not_stop_a_reader() -> None:
+def test_gaps_in_the_offsets_do_not_stop_a_consumer() -> None:
     scene = Scene()
     scene.store.add(0, b"0", base=0)
     scene.store.add(0, b"7", base=7)
@@ -204,7 +204,7 @@ def test_no_partition_starves_another() -> None:
     assert {record.partition for record in first + second} == {0, 1}
 
 
-def test_a_busy_partition_is_not_held_up_by_the_long_poll_of_a_quiet_one() -> None:
+def test_long_poll_of_an_idle_partition_does_not_delay_a_busy_one() -> None:
     scene = Scene(partition_bytes_max=500)
     for number in range(30):
         scene.store.add(0, b"%d" % number + b"x" * 100)
@@ -214,7 +214,7 @@ def test_a_busy_partition_is_not_held_up_by_the_long_poll_of_a_quiet_one() -> No
     assert scene.world.now_ms == before_ms
 
 
-def test_what_is_buffered_is_bounded() -> None:
+def test_buffer_is_limited() -> None:
     scene = Scene(buffer_bytes_max=1_000, partition_bytes_max=10_000)
     for number in range(100):
         scene.store.add(0, b"%d" % number + b"x" * 100)
@@ -224,7 +224,7 @@ def test_what_is_buffered_is_bounded() -> None:
     assert len(scene.take_all((T0, 100))) == 100
 
 
-def test_a_seek_discards_what_was_fetched_and_what_is_on_its_way() -> None:
+def test_seek_discards_buffered_records_and_responses_in_flight() -> None:
     scene = Scene()
     scene.store.add(0, *[b"%d" % number for number in range(10)])
     scene.machine.assign({T0: 0})
@@ -235,7 +235,7 @@ def test_a_seek_discards_what_was_fetched_and_what_is_on_its_way() -> None:
     assert values(scene.take(1)) == [b"2"]
 
 
-def test_a_paused_partition_is_left_alone() -> None:
+def test_paused_partition_is_not_fetched() -> None:
     scene = Scene()
     scene.store.add(0, b"0")
     scene.store.add(1, b"1")
@@ -247,7 +247,7 @@ def test_a_paused_partition_is_left_alone() -> None:
     assert values(scene.take()) == [b"0"]
 
 
-def test_a_moved_leader_is_followed() -> None:
+def test_consumer_fetches_from_a_new_leader() -> None:
     scene = Scene(World(brokers=2, leaders={"t": [1, 1]}))
     scene.store.add(0, b"0")
     scene.store.faults = [6]
@@ -257,7 +257,7 @@ def test_a_moved_leader_is_followed() -> None:
     assert [asked.node for asked in scene.world.requests(FETCH)] == [1, 2]
 
 
-def test_broken_connections_and_passing_errors_lose_nothing() -> None:
+def test_disconnects_and_temporary_errors_lose_nothing() -> None:
     scene = Scene()
     for number in range(5):
         scene.store.add(0, b"%d" % number)
@@ -267,7 +267,7 @@ def test_broken_connections_and_passing_errors_lose_nothing() -> None:
     assert [record.offset for record in scene.take_all((T0, 5))] == [0, 1, 2, 3, 4]
 
 
-def test_an_offset_that_is_gone_is_an_error_unless_told_otherwise() -> None:
+def test_offset_out_of_range_is_an_error_by_default() -> None:
     scene = Scene()
     scene.store.add(0, b"9", base=9)
     scene.store.starts[0] = 9
@@ -279,9 +279,7 @@ def test_an_offset_that_is_gone_is_an_error_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", [9]), ("latest", [10])])
-def test_an_offset_that_is_gone_is_replaced_as_the_policy_says(
-    policy: str, expected: list[int]
-) -> None:
+def test_offset_out_of_range_is_reset_by_the_policy(policy: str, expected: list[int]) -> None:
     scene = Scene(out_of_range=policy)
     scene.store.add(0, b"9", base=9)
     scene.store.starts[0] = 9
@@ -292,7 +290,7 @@ def test_an_offset_that_is_gone_is_replaced_as_the_policy_says(
     assert [record.offset for record in scene.take()] == expected
 
 
-def test_a_refused_partition_is_an_error() -> None:
+def test_a_rejected_partition_is_an_error() -> None:
     scene = Scene()
     scene.store.faults = [29]
     scene.machine.assign({T0: 0})
@@ -309,7 +307,7 @@ def test_a_deleted_topic_is_an_error_after_a_while() -> None:
         scene.take()
 
 
-def test_a_garbled_record_is_never_shown() -> None:
+def test_corrupt_record_is_never_returned() -> None:
     scene = Scene()
     scene.store.add(0, b"good")
     first, end, data = scene.store.batches[0][0]
@@ -337,7 +335,7 @@ def transactional(scene: Scene) -> None:
     ]
 
 
-def test_read_committed_shows_nothing_of_an_aborted_transaction() -> None:
+def test_read_committed_omits_records_of_aborted_transactions() -> None:
     scene = Scene(isolation="read_committed")
     transactional(scene)
     scene.machine.assign({T0: 0})
@@ -345,7 +343,7 @@ def test_read_committed_shows_nothing_of_an_aborted_transaction() -> None:
     assert scene.world.requests(FETCH)[0].request["isolation_level"] == 1
 
 
-def test_read_uncommitted_shows_all_records_and_no_markers() -> None:
+def test_read_uncommitted_returns_all_records_and_no_markers() -> None:
     scene = Scene()
     transactional(scene)
     scene.machine.assign({T0: 0})
@@ -353,7 +351,7 @@ def test_read_uncommitted_shows_all_records_and_no_markers() -> None:
     assert values(scene.take_all((T0, 10))) == expected
 
 
-def test_chunks_are_for_readers_with_a_decoder_of_their_own() -> None:
+def test_chunks_contain_undecoded_batches() -> None:
     scene = Scene()
     scene.store.add(0, b"0", b"1")
     scene.machine.assign({T0: 1})
@@ -366,7 +364,7 @@ def test_chunks_are_for_readers_with_a_decoder_of_their_own() -> None:
     assert scene.machine.take_chunk() is None
 
 
-def test_old_brokers_are_spoken_to_in_their_version() -> None:
+def test_old_brokers_get_requests_of_their_version() -> None:
     scene = Scene(World(topic_ids=True, versions={FETCH: (0, 11)}))
     scene.store.add(0, b"0")
     scene.machine.assign({T0: 0})
@@ -374,7 +372,7 @@ def test_old_brokers_are_spoken_to_in_their_version() -> None:
     assert scene.world.requests(FETCH)[0].version == 11
 
 
-def test_topic_ids_are_used_where_they_are_known() -> None:
+def test_topic_ids_are_used_if_they_are_known() -> None:
     scene = Scene(World(topic_ids=True))
     scene.store.add(0, b"0")
     scene.machine.assign({T0: 0})
@@ -390,7 +388,7 @@ def plan(scene: Scene, **changes: Any) -> tuple[dict[TopicPartition, int], argum
     return scene.world.run(scene.world.engine.start(operation))
 
 
-def test_reading_ends_at_the_end_that_there_was_when_it_began() -> None:
+def test_reading_ends_at_the_log_end_of_its_start() -> None:
     scene = Scene()
     scene.store.add(0, b"0", b"1")
     starts, limits = plan(scene, until="end")
@@ -400,13 +398,13 @@ def test_reading_ends_at_the_end_that_there_was_when_it_began() -> None:
     assert limits.reached(T1, 0)
 
 
-def test_reading_until_an_offset_leaves_that_offset_out() -> None:
+def test_reading_until_an_offset_excludes_that_offset() -> None:
     _, limits = plan(Scene(), until=5, partitions=[1])
     assert limits.admits(Record("t", 1, 4, 0, None, None))
     assert not limits.admits(Record("t", 1, 5, 0, None, None))
 
 
-def test_reading_until_a_time_to_come_ends_with_the_first_record_of_it() -> None:
+def test_reading_until_a_future_time_ends_at_its_first_record() -> None:
     _, limits = plan(Scene(), until=AtTime(9_000))
     assert limits.admits(Record("t", 0, 4, 8_999, None, None))
     assert not limits.admits(Record("t", 0, 5, 9_000, None, None))
@@ -419,7 +417,7 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
         plan(Scene(), partitions=[5])
 
 
-def test_a_start_that_makes_no_sense_is_named() -> None:
+def test_invalid_start_is_named() -> None:
     with pytest.raises(ValueError, match="'yesterday'"):
         plan(Scene(), start="yesterday")
 
@@ -461,7 +459,7 @@ def test_a_consumer_reads_from_the_replica_that_its_leader_names() -> None:
 
 
 @pytest.mark.parametrize("code", [1, 6, 78])
-def test_a_consumer_asks_its_leader_again_when_a_replica_refuses(code: int) -> None:
+def test_consumer_fetches_from_the_leader_after_an_error_of_a_replica(code: int) -> None:
     followed = Followed()
     scene = followed.scene
     scene.store.add(0, b"0")
@@ -473,7 +471,7 @@ def test_a_consumer_asks_its_leader_again_when_a_replica_refuses(code: int) -> N
     assert followed.asked()[-1] == 1
 
 
-def test_a_replica_to_read_from_is_asked_for_again_after_a_time() -> None:
+def test_preferred_replica_expires_after_metadata_age() -> None:
     followed = Followed()
     scene = followed.scene
     scene.store.add(0, b"0")
@@ -485,7 +483,7 @@ def test_a_replica_to_read_from_is_asked_for_again_after_a_time() -> None:
     assert followed.asked().count(1) == 2
 
 
-def test_the_leader_epoch_of_what_was_read_is_known_for_commits() -> None:
+def test_commit_has_the_leader_epoch_of_the_last_read_record() -> None:
     scene = Scene()
     for epoch, records in ((3, (b"0", b"1")), (3, (b"2",)), (5, (b"3", b"4"))):
         scene.store.add(0, *records, leader_epoch=epoch)

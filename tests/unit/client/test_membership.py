@@ -24,7 +24,7 @@ def group(world: World) -> Coordinator:
     return Coordinator(world)
 
 
-def test_a_member_goes_on_where_the_group_is_or_where_it_is_told_to(
+def test_member_starts_at_the_committed_offset_or_the_reset_policy(
     world: World, group: Coordinator
 ) -> None:
     group.offsets[0] = 42
@@ -40,9 +40,7 @@ def test_a_member_goes_on_where_the_group_is_or_where_it_is_told_to(
     assert other.member.position(T0) == 90
 
 
-def test_a_group_without_offsets_is_an_error_if_no_reset_is_wanted(
-    world: World, group: Coordinator
-) -> None:
+def test_missing_offset_is_an_error_with_reset_none(world: World, group: Coordinator) -> None:
     program = Program(world, auto_offset_reset="none")
     with pytest.raises(NoOffset, match="no offset for t-0"):
         world.until(program.has_records)
@@ -50,7 +48,7 @@ def test_a_group_without_offsets_is_an_error_if_no_reset_is_wanted(
     assert program.member.position(T0) == 5
 
 
-def test_an_eager_member_lets_go_of_everything_before_it_joins_again(
+def test_eager_member_revokes_all_partitions_before_it_joins_again(
     world: World, group: Coordinator
 ) -> None:
     program = Program(world)
@@ -68,7 +66,9 @@ def test_an_eager_member_lets_go_of_everything_before_it_joins_again(
     assert read_assignment(group.assignments["other"]) == (TopicPartition("t", 1),)
 
 
-def test_a_cooperative_member_keeps_what_stays_its_own(world: World, group: Coordinator) -> None:
+def test_cooperative_member_keeps_partitions_that_stay_assigned(
+    world: World, group: Coordinator
+) -> None:
     program = Program(world, assignors=("cooperative-sticky",))
     program.poll_until_owned((0, 1))
     group.others["other"] = Subscription(("t",))
@@ -82,7 +82,7 @@ def test_a_cooperative_member_keeps_what_stays_its_own(world: World, group: Coor
     assert read_assignment(group.assignments["other"]) == (TopicPartition("t", 1),)
 
 
-def test_a_coordinator_that_moves_takes_nothing_away(world: World, group: Coordinator) -> None:
+def test_new_coordinator_does_not_revoke_partitions(world: World, group: Coordinator) -> None:
     program = Program(world)
     program.poll_until_owned((0, 1))
     group.node = 2
@@ -99,7 +99,7 @@ def _last_node(world: World) -> int:
     return world.requests(HEARTBEAT)[-1].node
 
 
-def test_a_coordinator_that_loads_or_breaks_is_asked_again(
+def test_request_is_retried_while_the_coordinator_loads_or_is_unreachable(
     world: World, group: Coordinator
 ) -> None:
     group.fail(JOIN_GROUP, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
@@ -119,9 +119,7 @@ def test_a_coordinator_that_loads_or_breaks_is_asked_again(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
-def test_a_member_that_the_group_forgot_joins_again(
-    world: World, group: Coordinator, code: ErrorCode
-) -> None:
+def test_unknown_member_joins_again(world: World, group: Coordinator, code: ErrorCode) -> None:
     program = Program(world)
     program.poll_until_owned((0, 1))
     group.fail(HEARTBEAT, code)
@@ -134,9 +132,7 @@ def test_a_member_that_the_group_forgot_joins_again(
     assert is_new is (code == ErrorCode.UNKNOWN_MEMBER_ID)
 
 
-def test_an_instance_that_another_one_replaced_is_told_so_for_good(
-    world: World, group: Coordinator
-) -> None:
+def test_replaced_static_member_gets_a_permanent_error(world: World, group: Coordinator) -> None:
     program = Program(world, instance_id="i")
     program.poll_until_owned((0, 1))
     group.fail(HEARTBEAT, ErrorCode.FENCED_INSTANCE_ID)
@@ -146,7 +142,7 @@ def test_an_instance_that_another_one_replaced_is_told_so_for_good(
             program.poll()
 
 
-def test_a_member_leaves_and_a_static_one_stays(world: World, group: Coordinator) -> None:
+def test_member_leaves_the_group_and_a_static_one_stays(world: World, group: Coordinator) -> None:
     program = Program(world)
     program.poll_until_owned((0, 1))
     world.run(world.engine.start(program.member.leave(program.protocol.leave())))
@@ -159,9 +155,7 @@ def test_a_member_leaves_and_a_static_one_stays(world: World, group: Coordinator
     assert world.requests(JOIN_GROUP)[-1].request["group_instance_id"] == "i"
 
 
-def test_a_program_that_asks_for_nothing_leaves_until_it_does(
-    world: World, group: Coordinator
-) -> None:
+def test_member_leaves_while_the_program_does_not_poll(world: World, group: Coordinator) -> None:
     program = Program(world, max_poll_interval_ms=10_000)
     program.poll_until_owned((0, 1))
     program.pass_ms(15_000)
@@ -174,7 +168,7 @@ def test_a_program_that_asks_for_nothing_leaves_until_it_does(
     assert program.seen[1:] == [("lost", {0, 1}), ("assigned", {0, 1})]
 
 
-def test_the_leader_divides_anew_when_a_topic_grows(world: World, group: Coordinator) -> None:
+def test_leader_rebalances_when_a_topic_gets_partitions(world: World, group: Coordinator) -> None:
     program = Program(world)
     program.poll_until_owned((0, 1))
     world.leaders["t"].append(1)
@@ -182,7 +176,7 @@ def test_the_leader_divides_anew_when_a_topic_grows(world: World, group: Coordin
     program.poll_until_owned((0, 1, 2))
 
 
-def test_a_topic_that_goes_takes_its_partitions_along_without_an_error(
+def test_deleted_topic_loses_its_partitions_without_an_error(
     world: World, group: Coordinator
 ) -> None:
     program = Program(world)
@@ -197,7 +191,7 @@ def test_a_topic_that_goes_takes_its_partitions_along_without_an_error(
     program.poll_until_owned((0, 1))
 
 
-def test_commits_go_out_one_after_the_other(world: World, group: Coordinator) -> None:
+def test_commits_are_sent_sequentially(world: World, group: Coordinator) -> None:
     program = Program(world)
     program.poll_until_owned((0, 1))
     group.fail(OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
@@ -213,7 +207,7 @@ def test_commits_go_out_one_after_the_other(world: World, group: Coordinator) ->
     assert group.offsets == {0: 30}
 
 
-def test_a_commit_says_who_sends_it_and_is_refused_to_one_who_is_out(
+def test_commit_has_the_member_id_and_fails_for_a_removed_member(
     world: World, group: Coordinator
 ) -> None:
     program = Program(world)
@@ -227,7 +221,7 @@ def test_a_commit_says_who_sends_it_and_is_refused_to_one_who_is_out(
         world.run(world.engine.start(program.member.commit({T0: GroupOffset(30)})))
 
 
-def test_positions_are_committed_by_themselves_at_intervals(
+def test_positions_are_committed_automatically_at_intervals(
     world: World, group: Coordinator
 ) -> None:
     program = Program(world, auto_commit_interval_ms=5_000)
@@ -243,7 +237,7 @@ def test_positions_are_committed_by_themselves_at_intervals(
     assert len(world.requests(OFFSET_COMMIT)) == commits
 
 
-def test_a_pattern_takes_the_topics_that_match_it(world: World, group: Coordinator) -> None:
+def test_pattern_subscribes_to_matching_topics(world: World, group: Coordinator) -> None:
     world.leaders["other"] = [1]
     program = Program(world, pattern="t+")
     program.poll_until_owned((0, 1))

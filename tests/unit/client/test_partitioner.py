@@ -19,7 +19,7 @@ from headrace.record.rows import murmur2
 
 @settings(deadline=None)
 @given(st.binary(max_size=64))
-def test_murmur2_is_the_one_of_other_clients(key: bytes) -> None:
+def test_murmur2_equals_that_of_other_clients(key: bytes) -> None:
     assert murmur2(key, 0, len(key)) == kafka_python_murmur2(key) & 0xFFFFFFFF
     assert murmur2(key, 0, len(key)) == aiokafka_murmur2(key) & 0xFFFFFFFF
 
@@ -35,7 +35,7 @@ def test_murmur2_is_the_one_of_other_clients(key: bytes) -> None:
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_is_the_one_of_java(key: bytes, hashed: int) -> None:
+def test_murmur2_equals_that_of_java(key: bytes, hashed: int) -> None:
     assert murmur2(key, 0, len(key)) == hashed & 0xFFFFFFFF
 
 
@@ -43,7 +43,7 @@ def test_a_key_always_goes_to_the_same_partition() -> None:
     assert keyed_partition(b"foobar", 10) == (-790332482 & 0x7FFFFFFF) % 10
 
 
-def test_a_sticky_partitioner_moves_on_only_when_a_batch_is_closed() -> None:
+def test_sticky_partitioner_changes_only_when_a_batch_is_closed() -> None:
     sticky = StickyPartitioner(Random(1))
     first = sticky.choose("t", range(100))
     assert {sticky.choose("t", range(100)) for _ in range(50)} == {first}

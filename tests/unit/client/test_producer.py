@@ -40,7 +40,7 @@ def test_a_batch_waits_for_its_linger_time_and_no_longer() -> None:
     assert [batch.record_count for batch in scene.log.batches] == [2]
 
 
-def test_a_delivery_that_is_waited_for_does_not_linger() -> None:
+def test_awaited_delivery_is_sent_without_linger() -> None:
     scene = Scene(linger_ms=60_000)
     delivery = scene.append(partition=0)
     scene.machine.send_without_linger(delivery)
@@ -49,7 +49,7 @@ def test_a_delivery_that_is_waited_for_does_not_linger() -> None:
     assert scene.world.now_ms - before_ms < 60_000
 
 
-def test_a_full_batch_is_followed_by_another() -> None:
+def test_records_after_a_full_batch_start_another() -> None:
     scene = Scene(batch_bytes_max=1_000, linger_ms=1_000)
     for _ in range(10):
         scene.append(b"x" * 300, partition=0)
@@ -58,7 +58,7 @@ def test_a_full_batch_is_followed_by_another() -> None:
     assert len(scene.log.values[0]) == 10
 
 
-def test_a_record_larger_than_a_batch_goes_alone() -> None:
+def test_record_larger_than_a_batch_is_sent_alone() -> None:
     scene = Scene(batch_bytes_max=1_000)
     scene.append(b"small", partition=0)
     scene.append(b"x" * 5_000, partition=0)
@@ -66,7 +66,7 @@ def test_a_record_larger_than_a_batch_goes_alone() -> None:
     assert [batch.record_count for batch in scene.log.batches] == [1, 1]
 
 
-def test_a_record_that_fits_no_request_is_refused_at_once() -> None:
+def test_record_larger_than_a_request_is_rejected_immediately() -> None:
     scene = Scene()
 
     class Huge(bytes):
@@ -94,7 +94,7 @@ def test_each_leader_gets_its_own_partitions() -> None:
     assert sorted(asked.node for asked in scene.world.requests(PRODUCE)) == [1, 2]
 
 
-def test_a_key_decides_the_partition() -> None:
+def test_key_determines_the_partition() -> None:
     scene = Scene(World(leaders={"t": [1] * 7}))
     delivery = scene.append(key=b"k")
     scene.flush()
@@ -131,7 +131,7 @@ def test_a_retry_keeps_its_sequence_and_is_written_once() -> None:
     assert scene.sequences() == [0, 0, 0]
 
 
-def test_records_keep_their_order_however_their_batches_fail() -> None:
+def test_records_keep_their_order_after_failures() -> None:
     scene = Scene(batch_bytes_max=200)
     scene.log.faults = [fault(0), fault(6), fault(0), drop, fault(0), fault(19)]
     for number in range(40):
@@ -150,7 +150,7 @@ outcomes = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(plan=st.lists(outcomes, max_size=12), pauses=st.lists(st.integers(0, 3), max_size=25))
-def test_no_schedule_of_faults_loses_doubles_or_reorders(
+def test_random_faults_neither_lose_duplicate_nor_reorder_records(
     plan: list[tuple[int | str, str | None]], pauses: list[int]
 ) -> None:
     scene = Scene(batch_bytes_max=150, delivery_timeout_ms=10_000_000)
@@ -179,7 +179,7 @@ def test_a_producer_that_is_not_idempotent_has_one_batch_open_per_partition() ->
     assert set(scene.sequences()) == {-1}
 
 
-def test_a_lost_producer_state_starts_a_new_epoch_at_sequence_0() -> None:
+def test_unknown_producer_id_starts_a_new_epoch_at_sequence_0() -> None:
     scene = Scene()
     scene.append(b"1", partition=0)
     scene.flush()
@@ -191,7 +191,7 @@ def test_a_lost_producer_state_starts_a_new_epoch_at_sequence_0() -> None:
     assert (last.producer_epoch, last.base_sequence) == (1, 0)
 
 
-def test_a_refused_batch_leaves_no_hole_in_the_sequences() -> None:
+def test_rejected_batch_leaves_no_gap_in_the_sequences() -> None:
     scene = Scene(batch_bytes_max=100)
     scene.log.faults = [fault(0), fault(87)]
     deliveries = [scene.append(b"%d" % number + b"x" * 80, partition=0) for number in range(4)]
@@ -226,7 +226,7 @@ def test_a_fenced_producer_gets_another_id() -> None:
     assert scene.log.values[0] == [b"v"]
 
 
-def test_a_batch_that_is_too_large_is_halved() -> None:
+def test_batch_that_is_too_large_is_split() -> None:
     scene = Scene()
     scene.log.size_max = 500
     deliveries = [scene.append(b"%03d" % number + b"x" * 97, partition=0) for number in range(20)]
@@ -235,7 +235,7 @@ def test_a_batch_that_is_too_large_is_halved() -> None:
     assert [delivery.result().offset for delivery in deliveries] == list(range(20))
 
 
-def test_a_single_record_that_is_too_large_fails_and_the_next_goes_on() -> None:
+def test_too_large_record_fails_and_the_next_one_is_sent() -> None:
     scene = Scene()
     scene.log.size_max = 500
     large = scene.append(b"x" * 600, partition=0)
@@ -265,7 +265,7 @@ def test_nothing_is_delivered_after_the_deadline() -> None:
     assert scene.world.now_ms <= 7_000
 
 
-def test_a_moved_leader_is_found_and_nothing_is_lost_or_doubled() -> None:
+def test_new_leader_is_found_without_loss_or_duplicates() -> None:
     scene = Scene(World(brokers=2, leaders={"t": [1]}), batch_bytes_max=100)
 
     def moved() -> int:
@@ -291,7 +291,7 @@ def test_a_partition_without_a_leader_waits_for_one() -> None:
     assert len(scene.world.requests(METADATA)) < 30
 
 
-def test_at_most_five_requests_are_open_per_broker() -> None:
+def test_at_most_five_requests_are_in_flight_per_broker() -> None:
     scene = Scene(batch_bytes_max=100)
     scene.append(partition=0)
     scene.flush()
@@ -303,7 +303,7 @@ def test_at_most_five_requests_are_open_per_broker() -> None:
     assert len(scene.world.requests(PRODUCE)) == 5
 
 
-def test_the_first_batch_of_a_producer_goes_alone() -> None:
+def test_first_batch_of_a_producer_is_sent_alone() -> None:
     """A broker that does not know a producer takes any sequence from it."""
     scene = Scene(batch_bytes_max=100)
     scene.world.answers[PRODUCE] = lambda node, request: None
@@ -324,7 +324,7 @@ def test_appending_waits_while_the_buffer_is_full() -> None:
     assert scene.machine.buffered_bytes < 1_000
 
 
-def test_topic_ids_are_used_where_they_are_known() -> None:
+def test_topic_ids_are_used_if_they_are_known() -> None:
     scene = Scene(World(topic_ids=True))
     delivery = scene.append(partition=1)
     scene.flush()
@@ -332,7 +332,7 @@ def test_topic_ids_are_used_where_they_are_known() -> None:
     assert delivery.result().partition == 1
 
 
-def test_old_brokers_are_spoken_to_in_their_version() -> None:
+def test_old_brokers_get_requests_of_their_version() -> None:
     scene = Scene(World(topic_ids=True, versions={PRODUCE: (0, 7)}))
     delivery = scene.append(partition=0)
     scene.flush()
@@ -340,7 +340,7 @@ def test_old_brokers_are_spoken_to_in_their_version() -> None:
     assert delivery.result().offset == 0
 
 
-def test_flush_raises_only_what_nobody_has_seen() -> None:
+def test_flush_raises_only_unreported_errors() -> None:
     scene = Scene()
     scene.log.faults = [fault(87), fault(87)]
     seen = scene.append(partition=0)
@@ -354,7 +354,7 @@ def test_flush_raises_only_what_nobody_has_seen() -> None:
     scene.flush()
 
 
-def test_closing_fails_what_is_not_delivered() -> None:
+def test_close_fails_undelivered_records() -> None:
     scene = Scene(linger_ms=60_000)
     delivery = scene.append(partition=0)
     scene.machine.close(ClientClosed("closed"), scene.world.now_ms)
@@ -378,7 +378,7 @@ def test_without_a_producer_id_nothing_is_sent() -> None:
     assert scene.world.requests(PRODUCE) == []
 
 
-def test_a_broker_that_fails_gives_no_producer_id_and_the_records_end_at_once() -> None:
+def test_permanent_error_of_init_producer_id_fails_records_immediately() -> None:
     scene = Scene()
     init = scene.world.answers[INIT_PRODUCER_ID]
     scene.world.answers[INIT_PRODUCER_ID] = lambda node, request: {
@@ -402,7 +402,7 @@ def test_an_idempotent_producer_needs_all_acknowledgements() -> None:
         ProducerOptions(acks=1)
 
 
-def test_a_broker_that_comes_back_is_used_at_once() -> None:
+def test_reconnected_broker_is_used_immediately() -> None:
     scene = Scene()
     scene.append(b"1", partition=0)
     scene.flush()

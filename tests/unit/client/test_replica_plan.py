@@ -60,7 +60,7 @@ def rack_count(nodes: tuple[int, ...], racks: Racks) -> int:
 
 
 @given(clusters(), st.integers(1, 2))
-def test_new_brokers_get_their_fair_share_by_moves_to_them_alone(
+def test_new_brokers_get_their_share_and_no_other_replica_changes(
     cluster: tuple[Assigned, Racks], count: int
 ) -> None:
     before, old_racks = cluster
@@ -87,7 +87,7 @@ def test_new_brokers_get_their_fair_share_by_moves_to_them_alone(
         assert rack_count(after[where], racks) >= rack_count(nodes, racks)
 
 
-def test_a_new_broker_takes_as_large_a_part_of_a_small_topic_as_of_a_large_one() -> None:
+def test_new_broker_gets_equal_shares_of_small_and_large_topics() -> None:
     order = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
     before = {
         TopicPartition(topic, index): order[index % 3]
@@ -102,7 +102,7 @@ def test_a_new_broker_takes_as_large_a_part_of_a_small_topic_as_of_a_large_one()
 
 
 @given(clusters(), st.data())
-def test_a_drained_broker_is_empty_and_no_other_choice_of_one_move_would_be_fairer(
+def test_drained_broker_is_empty_and_the_others_are_balanced(
     cluster: tuple[Assigned, Racks], data: st.DataObject
 ) -> None:
     before, racks = cluster
@@ -131,7 +131,7 @@ def test_a_drained_broker_is_empty_and_no_other_choice_of_one_move_would_be_fair
 
 
 @given(clusters(), st.integers(1, 6))
-def test_a_changed_factor_keeps_the_first_replica_and_what_it_can_of_the_others(
+def test_changed_replication_factor_keeps_the_first_replica(
     cluster: tuple[Assigned, Racks], factor: int
 ) -> None:
     before, racks = cluster

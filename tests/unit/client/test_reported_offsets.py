@@ -79,7 +79,7 @@ def test_an_error_of_one_partition_is_returned_with_the_offsets_of_others() -> N
     assert C not in found
 
 
-def test_a_partition_with_another_leader_is_asked_once_more() -> None:
+def test_partition_with_a_new_leader_is_requested_once_more() -> None:
     engine = FakeEngine()
     operation = lookups.reported_offsets(engine, {A: -1, B: -1})  # type: ignore[arg-type]
     moved = reply((B, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1))

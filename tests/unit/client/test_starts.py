@@ -10,11 +10,11 @@ from headrace.client.core.values import AtTime, Start
 
 
 @pytest.mark.parametrize("start", [-1, 1 << 63, AtTime(1 << 63)])
-def test_a_number_that_no_broker_knows_is_refused(start: Start) -> None:
+def test_offset_that_exceeds_int64_is_rejected(start: Start) -> None:
     with pytest.raises(ValueError, match=re.escape(f"cannot start at {start!r}")):
         start_timestamp(start)
 
 
-def test_a_time_before_all_times_is_not_taken_for_the_end() -> None:
+def test_negative_time_is_not_read_as_latest() -> None:
     last_of_1969 = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)
     assert start_timestamp(last_of_1969) == start_timestamp(AtTime(-2)) == 0

@@ -15,7 +15,7 @@ NOT_CONTROLLER = 41
 NOT_ENOUGH_REPLICAS = 19
 
 
-def test_the_next_call_waits_two_seconds_of_its_own() -> None:
+def test_next_call_is_reported_after_its_own_two_seconds() -> None:
     timer = ReportTimer()
     assert not timer.is_due(1_900.0, 0.0)
     # The former call ended, and another started, between two looks.

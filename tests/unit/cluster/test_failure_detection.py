@@ -12,7 +12,7 @@ from tests.unit.controller.test_requests import alter
 
 
 @cluster_of(3)
-async def test_a_broker_that_refuses_is_replaced_while_its_session_lives(
+async def test_dead_broker_is_replaced_before_session_expiry(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
@@ -32,7 +32,7 @@ async def test_a_broker_that_refuses_is_replaced_while_its_session_lives(
 
 
 @cluster_of(3)
-async def test_a_controller_that_refuses_is_followed_while_its_session_lives(
+async def test_dead_controller_is_replaced_before_session_expiry(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [1, 3, 2]})
@@ -46,7 +46,7 @@ async def test_a_controller_that_refuses_is_followed_while_its_session_lives(
 
 
 @cluster_of(3)
-async def test_a_registration_made_meanwhile_is_not_removed_b9(cluster: Cluster) -> None:
+async def test_newer_registration_is_not_removed_b9(cluster: Cluster) -> None:
     """The broker restarts between the second refusal and the removal."""
     controller = cluster.leader.controller
     before = controller.image.brokers[3]
@@ -59,7 +59,7 @@ async def test_a_registration_made_meanwhile_is_not_removed_b9(cluster: Cluster)
 
 
 @cluster_of(3)
-async def test_a_broker_that_refuses_only_the_controller_is_put_out_once(
+async def test_broker_that_only_the_controller_cannot_reach_is_removed_once(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
@@ -90,7 +90,7 @@ def _epochs(cluster: Cluster) -> list[int]:
 
 
 @cluster_of(3)
-async def test_a_controller_that_refuses_all_but_lives_hands_over_and_registers_anew(
+async def test_unreachable_live_controller_is_replaced_and_registers_again(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [1, 3]})
@@ -108,7 +108,7 @@ async def test_a_controller_that_refuses_all_but_lives_hands_over_and_registers_
 
 
 @cluster_of(3, silence_s=0.3)
-async def test_a_broker_that_is_silent_to_the_controller_leads_nothing_until_it_answers(
+async def test_silent_broker_loses_its_leaderships_until_it_responds(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
@@ -125,7 +125,7 @@ async def test_a_broker_that_is_silent_to_the_controller_leads_nothing_until_it_
 
 
 @cluster_of(3, silence_s=0.3)
-async def test_a_controller_to_whom_most_are_silent_lets_another_be_it(cluster: Cluster) -> None:
+async def test_controller_resigns_when_most_brokers_are_silent(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
     await cluster.agree()
     former = cluster.leader
@@ -163,7 +163,7 @@ async def test_former_controller_that_is_cut_off_loses_its_partitions_before_sil
 
 
 @cluster_of(3)
-async def test_who_does_not_answer_is_no_better_leader(cluster: Cluster) -> None:
+async def test_silent_broker_is_not_elected(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic(
         "t", assignment={0: [2, 3, 1]}, configs={"min.insync.replicas": "2"}
     )
@@ -197,7 +197,7 @@ def info(epoch: int, previous_epoch: int = -1) -> BrokerInfo:
     return BrokerInfo(2, (), None, epoch, previous_epoch)
 
 
-def test_a_mistake_delays_readmission_each_time_longer_and_a_crash_does_not() -> None:
+def test_wrong_removals_delay_readmission_increasingly_and_a_crash_does_not() -> None:
     liveness = Liveness(1)
     liveness.start_as_controller({2: info(10)})
     assert liveness.is_admitted(2, 10)
@@ -229,7 +229,7 @@ def test_a_killed_broker_that_kept_its_data_is_admitted_immediately() -> None:
         assert liveness.responded(back, 0.0)
 
 
-def test_a_broker_that_left_and_restarted_cleanly_is_let_in_at_once() -> None:
+def test_broker_after_a_clean_restart_is_admitted_immediately() -> None:
     liveness = Liveness(1)
     liveness.start_as_controller({2: info(10)})
     liveness.mark_stopping(2, 10)
@@ -240,7 +240,7 @@ def test_a_broker_that_left_and_restarted_cleanly_is_let_in_at_once() -> None:
     assert not liveness.responded(info(12, previous_epoch=11), 1.0)
 
 
-def test_a_new_controller_believes_in_all_and_a_later_broker_must_answer() -> None:
+def test_new_controller_considers_all_brokers_live_and_later_ones_must_respond() -> None:
     liveness = Liveness(1)
     liveness.start_as_controller({1: info(5), 2: info(10)})
     assert sorted(liveness.live({1: info(6), 2: info(10), 3: info(7)})) == [1, 2]
@@ -250,7 +250,7 @@ def test_a_new_controller_believes_in_all_and_a_later_broker_must_answer() -> No
     assert not liveness.live({2: info(10)})[2].is_stopping
 
 
-def test_a_controller_that_has_not_heard_of_most_lately_may_be_cut_off_itself() -> None:
+def test_controller_without_responses_of_most_brokers_might_be_cut_off() -> None:
     liveness = Liveness(1)
     brokers = {node: BrokerInfo(node, (), None, node) for node in range(1, 4)}
     liveness.start_as_controller(brokers)
@@ -263,7 +263,7 @@ def test_a_controller_that_has_not_heard_of_most_lately_may_be_cut_off_itself() 
     assert liveness.half_responded({1: brokers[1]}, 6.0), "the cluster has one broker"
 
 
-def test_half_of_the_others_may_be_silent_and_no_more() -> None:
+def test_controller_resigns_if_more_than_half_of_the_others_are_silent() -> None:
     liveness = Liveness(1)
     brokers = {node: BrokerInfo(node, (), None, node) for node in range(1, 6)}
     for node in (2, 3):
@@ -299,7 +299,9 @@ async def test_brokers_that_restart_all_together_do_not_wait_for_their_former_se
 
 
 @cluster_of(2)
-async def test_a_twin_is_kept_out_while_the_registered_one_answers(cluster: Cluster) -> None:
+async def test_broker_with_a_used_id_is_rejected_while_the_registered_one_responds(
+    cluster: Cluster,
+) -> None:
     twin = Member(cluster.server, cluster.network, 2, None, 30.0)
     twin.controller._registration._registration_wait_s = 0.05
     cluster.network.serve(9999, twin.controller)
@@ -310,7 +312,7 @@ async def test_a_twin_is_kept_out_while_the_registered_one_answers(cluster: Clus
 
 
 @cluster_of(2)
-async def test_a_broker_that_has_stopped_watches_nobody(cluster: Cluster) -> None:
+async def test_stopped_broker_probes_no_broker(cluster: Cluster) -> None:
     """The end of its session was news to it, upon which it dialled the controller again."""
     member = cluster.members.pop(2)
     await member.controller.stop()

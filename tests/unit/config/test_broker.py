@@ -56,7 +56,7 @@ def refusal(properties: dict[str, str], overrides: dict[str, str] | None = None)
     return error.value.message
 
 
-def test_without_any_setting_the_defaults_count() -> None:
+def test_defaults_apply_without_settings() -> None:
     config = BrokerConfig.load()
     assert config.node_id == 1
     assert config.data_directory == "headrace-data"
@@ -93,7 +93,7 @@ def test_the_example_file_of_an_old_kafka_starts() -> None:
     assert "log.message.format.version" in accepted
 
 
-def test_the_command_line_beats_the_file() -> None:
+def test_command_line_overrides_the_file() -> None:
     config = BrokerConfig.load({"num.partitions": "2"}, {"num.partitions": "3"})
     assert config["num.partitions"] == 3
     assert config.source("num.partitions") is ConfigSource.STATIC_BROKER_CONFIG
@@ -179,13 +179,13 @@ def test_a_setting_without_effect_keeps_the_limits_of_kafka() -> None:
         ({"inter.broker.listener.name": "INTERNAL"}, "inter.broker.listener.name is INTERNAL"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(
+def test_settings_that_contradict_each_other_are_rejected(
     properties: dict[str, str], message: str
 ) -> None:
     assert refusal(properties).startswith(message)
 
 
-def test_a_larger_request_limit_takes_the_default_queue_limit_with_it() -> None:
+def test_larger_request_limit_raises_the_default_queue_limit() -> None:
     config = BrokerConfig.load({"socket.request.max.bytes": "536870912"})
     assert config["queued.max.request.bytes"] == 536_870_912
 
@@ -284,11 +284,11 @@ def test_listeners_are_read(listeners: str, endpoints: tuple[Endpoint, ...]) -> 
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners has the host"),
     ],
 )
-def test_listeners_that_cannot_be_are_refused(properties: dict[str, str], message: str) -> None:
+def test_invalid_listeners_are_rejected(properties: dict[str, str], message: str) -> None:
     assert refusal(properties).startswith(message)
 
 
-def test_clients_are_told_the_advertised_address_or_else_the_bound_one() -> None:
+def test_clients_get_the_advertised_or_else_the_bound_address() -> None:
     config = BrokerConfig.load(
         {
             "listeners": "IN://:0,OUT://0.0.0.0:9093,LOCAL://127.0.0.1:0",
@@ -304,7 +304,7 @@ def test_clients_are_told_the_advertised_address_or_else_the_bound_one() -> None
     assert config.internal_listener == ""
 
 
-def test_brokers_of_a_cluster_have_a_listener_of_their_own() -> None:
+def test_brokers_of_a_cluster_have_a_separate_listener() -> None:
     properties = {"listeners": "PLAINTEXT://127.0.0.2:9092", "zookeeper.connect": "zk:2181/a"}
     config = BrokerConfig.load(properties)
     assert config.internal_listener == "INTERNAL"
@@ -338,13 +338,13 @@ def test_brokers_of_a_cluster_have_a_listener_of_their_own() -> None:
         ({"log.retention.ms": "-1"}, -1),
     ],
 )
-def test_the_stronger_name_of_a_topic_default_wins(
+def test_synonym_with_higher_precedence_applies(
     properties: dict[str, str], retention_ms: int
 ) -> None:
     assert BrokerConfig.load(properties).topic_config().retention_ms == retention_ms
 
 
-def test_levels_beat_one_another_from_the_topic_down_to_the_default() -> None:
+def test_topic_settings_override_broker_settings_and_defaults() -> None:
     config = BrokerConfig.load({"log.retention.ms": "4"})
     assert config.topic_config().retention_ms == 4
     config.update_dynamic({}, {"log.retention.ms": "3"})
@@ -357,7 +357,7 @@ def test_levels_beat_one_another_from_the_topic_down_to_the_default() -> None:
     assert config.topic_config().retention_ms == 4
 
 
-def test_a_change_at_run_time_tells_what_changed() -> None:
+def test_change_at_run_time_returns_the_changed_names() -> None:
     config = BrokerConfig.load({"max.connections": "10"})
     assert config["max.connections"] == 10
     changed = config.update_dynamic({"max.connections": "20"}, {"max.connections.per.ip": "5"})
@@ -367,7 +367,7 @@ def test_a_change_at_run_time_tells_what_changed() -> None:
     assert config.version == 2
 
 
-def test_what_the_store_brings_and_does_not_fit_is_left_out() -> None:
+def test_invalid_broker_settings_of_the_store_are_omitted() -> None:
     config = BrokerConfig.load()
     stored = {"max.connections": "none", "node.id": "9", "no.such": "1", "log.roll.ms": "5"}
     assert config.update_dynamic(stored) == {"log.roll.ms"}
@@ -436,12 +436,12 @@ def test_topics_with_the_same_settings_share_one_object() -> None:
     assert TopicConfig.resolve(broker, {"segment.ms": "6", "retention.ms": "5"}) is not one
 
 
-def test_stored_topic_settings_that_no_longer_fit_are_left_out() -> None:
+def test_invalid_stored_topic_settings_are_omitted() -> None:
     config = BrokerConfig.load().topic_config({"segment.bytes": "14", "gone": "1"})
     assert config.segment_bytes == 1 << 30
 
 
-def test_small_segments_are_to_be_had_for_tests() -> None:
+def test_small_segments_are_possible_for_tests() -> None:
     broker = BrokerConfig.load()
     assert broker.topic_config({"internal.segment.bytes": "1000"}).segment_bytes == 1000
     assert TopicConfig.resolve().replace(segment_bytes=200).segment_bytes == 200
@@ -464,7 +464,7 @@ def test_small_segments_are_to_be_had_for_tests() -> None:
         {"group.consumer.migration.policy": "sideways"},
     ],
 )
-def test_what_consumer_groups_get_must_be_what_they_could_be_given(
+def test_default_timeouts_of_consumer_groups_must_be_within_their_limits(
     settings: dict[str, str],
 ) -> None:
     with pytest.raises(ConfigError, match="consumer"):
@@ -476,7 +476,7 @@ def test_smallest_offsets_segment_is_valid_for_a_topic() -> None:
     check_topic_config(config, group_settings(config, {}).topic_configs)
 
 
-def test_the_migration_policy_may_be_written_in_any_case() -> None:
+def test_migration_policy_ignores_case() -> None:
     config = BrokerConfig.load({"group.consumer.migration.policy": "UPGRADE"})
     limits = group_settings(config, {}).consumer
     assert (limits.can_upgrade, limits.can_downgrade) == (True, False)

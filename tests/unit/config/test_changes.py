@@ -60,14 +60,14 @@ def test_a_setting_is_set_and_deleted() -> None:
         ("", APPEND, " compact , compact", "compact"),
     ],
 )
-def test_a_list_grows_and_shrinks(
+def test_list_setting_is_appended_to_and_subtracted_from(
     current: str | None, operation: Operation, value: str, after: str
 ) -> None:
     before = {} if current is None else {"cleanup.policy": current}
     assert change(before, Change("cleanup.policy", operation, value)) == {"cleanup.policy": after}
 
 
-def test_a_list_without_a_value_of_its_own_starts_from_the_brokers() -> None:
+def test_append_to_an_unset_list_starts_from_the_brokers_value() -> None:
     broker = BrokerConfig.load({"log.cleanup.policy": "compact"})
     after = change({}, Change("cleanup.policy", APPEND, "delete"), broker=broker)
     assert after == {"cleanup.policy": "compact,delete"}
@@ -87,7 +87,7 @@ def test_a_list_without_a_value_of_its_own_starts_from_the_brokers() -> None:
         ("remote.storage.enable", "true", "tiered storage is not supported"),
     ],
 )
-def test_what_does_not_fit_a_topic_is_an_invalid_config_that_says_why(
+def test_invalid_topic_setting_is_an_invalid_config_with_a_reason(
     name: str, value: str, hint: str
 ) -> None:
     error = refused({}, Change(name, SET, value))
@@ -96,7 +96,7 @@ def test_what_does_not_fit_a_topic_is_an_invalid_config_that_says_why(
     assert len(error.message) < 500
 
 
-def test_settings_are_checked_together_with_those_that_stay_and_with_the_brokers() -> None:
+def test_settings_are_validated_together_with_unchanged_ones() -> None:
     error = refused({"min.compaction.lag.ms": "10"}, Change("max.compaction.lag.ms", SET, "5"))
     assert error.code is ErrorCode.INVALID_CONFIG
     broker = BrokerConfig.load({"log.cleaner.max.compaction.lag.ms": "5"})
@@ -107,7 +107,7 @@ def test_settings_are_checked_together_with_those_that_stay_and_with_the_brokers
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
 @pytest.mark.parametrize("name", ["retention.ms", "no.such.list"])
-def test_only_lists_grow_and_shrink(name: str, operation: Operation) -> None:
+def test_append_and_subtract_apply_only_to_lists(name: str, operation: Operation) -> None:
     assert refused({}, Change(name, operation, "1")).code is ErrorCode.INVALID_CONFIG
 
 
@@ -128,7 +128,7 @@ def test_settings_that_replace_all_are_collected_once_each() -> None:
     assert null.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_names_that_kafka_knows_and_that_mean_nothing_here_are_taken() -> None:
+def test_settings_of_kafka_without_an_effect_are_accepted() -> None:
     settings = {"preallocate": "true", "message.downconversion.enable": "false"}
     check_topic_config(BrokerConfig.load(), settings)
     check_broker_config({"num.io.threads": "16"}, for_all_brokers=True)
@@ -150,7 +150,7 @@ def test_names_that_kafka_knows_and_that_mean_nothing_here_are_taken() -> None:
         ("ssl.keystore.location", "/k", True, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_broker_takes_at_run_time_what_can_be_changed_then(
+def test_broker_accepts_dynamic_settings_at_run_time(
     name: str, value: str, for_all_brokers: bool, code: ErrorCode | None
 ) -> None:
     config = BrokerConfig.load()
@@ -165,7 +165,7 @@ def test_a_broker_takes_at_run_time_what_can_be_changed_then(
     assert name[:9] in error.value.message
 
 
-def test_lags_of_a_broker_that_contradict_each_other_are_refused() -> None:
+def test_contradictory_compaction_lags_of_a_broker_are_rejected() -> None:
     low, high = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
     with pytest.raises(ApiError, match=f"{low} cannot be 6: it must be at most {high}") as error:
         check_broker_config({low: "6", high: "5"}, for_all_brokers=True)
@@ -173,7 +173,7 @@ def test_lags_of_a_broker_that_contradict_each_other_are_refused() -> None:
     check_broker_config({low: "5", high: "5"}, for_all_brokers=True)
 
 
-def test_a_topic_is_not_refused_for_what_its_brokers_contradict_each_other_in() -> None:
+def test_topic_is_not_rejected_for_contradictions_of_broker_settings() -> None:
     config = BrokerConfig.load()
     config.update_dynamic(
         {"log.cleaner.min.compaction.lag.ms": "6"}, {"log.cleaner.max.compaction.lag.ms": "5"}
@@ -188,7 +188,7 @@ def only(rows: list[ConfigRow], name: str) -> ConfigRow:
     return row
 
 
-def test_a_throttle_that_would_not_hold_is_refused_and_can_be_removed() -> None:
+def test_ineffective_throttle_is_rejected_and_can_be_removed() -> None:
     name, config = "replica.alter.log.dirs.io.max.bytes.per.second", BrokerConfig.load()
     with pytest.raises(ApiError, match="one directory") as error:
         apply_broker_changes(config, {}, [Change(name, SET, "1000")], for_all_brokers=False)
@@ -231,7 +231,7 @@ def test_a_topic_inherits_the_brokers_value_in_its_own_unit() -> None:
     assert (row.source, row.synonyms) == (ConfigSource.DEFAULT_CONFIG, ())
 
 
-def test_some_settings_are_described_by_name_and_unknown_ones_left_out() -> None:
+def test_settings_are_described_by_name_and_unknown_ones_are_omitted() -> None:
     rows = describe_topic(BrokerConfig.load(), {}, ["retention.ms", "nothing"])
     assert [row.name for row in rows] == ["retention.ms"]
     assert describe_topic(BrokerConfig.load(), {}, []) == []
@@ -272,7 +272,7 @@ def test_unknown_names_that_were_set_at_run_time_are_described_without_their_val
     assert "my.plugin" not in [row.name for row in describe_broker(config)]
 
 
-def test_a_broker_setting_tells_only_what_stands_under_its_own_name() -> None:
+def test_broker_setting_lists_only_its_own_name() -> None:
     rows = describe_broker(BrokerConfig.load({"log.retention.hours": "2"}))
     row = only(rows, "log.retention.ms")
     assert (row.value, row.synonyms, row.source) == (None, (), ConfigSource.DEFAULT_CONFIG)

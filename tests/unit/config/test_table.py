@@ -35,7 +35,7 @@ def test_every_default_is_within_its_own_limits() -> None:
             assert row.parse(row.default) == row.default_value
 
 
-def test_every_row_says_what_it_does_or_why_it_does_nothing() -> None:
+def test_every_row_has_a_meaning_or_a_reason_for_no_effect() -> None:
     for row in every_row():
         assert row.documentation.endswith("."), row.name
         assert row.doc or not row.has_effect, row.name
@@ -43,7 +43,7 @@ def test_every_row_says_what_it_does_or_why_it_does_nothing() -> None:
             assert "Accepted without effect" in row.documentation
 
 
-def test_every_name_stands_once_in_the_sources() -> None:
+def test_every_name_occurs_once_in_the_sources() -> None:
     from headrace.config import (
         accepted_rows,
         broker_rows,
@@ -80,7 +80,7 @@ def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:
             assert first.is_dynamic
 
 
-def test_a_default_with_a_coarser_name_stands_there_in_its_unit() -> None:
+def test_default_of_a_coarser_synonym_is_in_its_unit() -> None:
     for names in BROKER_SYNONYMS.values():
         row = next(
             r for r in TOPIC_SETTINGS.values() if r.synonyms[:1] and r.synonyms[0][0] == names[0]
@@ -164,7 +164,7 @@ def test_topics_have_exactly_the_settings_and_defaults_of_kafka() -> None:
         ("internal.segment.bytes", "1000", 1000),
     ],
 )
-def test_values_that_kafka_takes_are_taken(name: str, text: str, value: Value) -> None:
+def test_values_that_kafka_accepts_are_accepted(name: str, text: str, value: Value) -> None:
     assert topic_row(name).parse(text) == value
 
 
@@ -198,9 +198,7 @@ def test_values_that_kafka_takes_are_taken(name: str, text: str, value: Value) -
         ("min.insync.replicas", "0"),
     ],
 )
-def test_values_that_do_not_fit_are_refused_with_the_name_and_what_is_allowed(
-    name: str, text: str
-) -> None:
+def test_invalid_values_are_rejected_with_the_name_and_the_range(name: str, text: str) -> None:
     row = topic_row(name)
     with pytest.raises(ConfigError) as refusal:
         row.parse(text)
@@ -208,7 +206,7 @@ def test_values_that_do_not_fit_are_refused_with_the_name_and_what_is_allowed(
     assert refusal.value.message.endswith(f": it must be {row.allowed}.")
 
 
-def test_a_refusal_is_a_sentence_that_names_the_value_and_the_range() -> None:
+def test_error_is_a_sentence_with_the_value_and_the_range() -> None:
     with pytest.raises(ConfigError) as refusal:
         topic_row("retention.ms").parse("-2")
     assert refusal.value.message == (
@@ -216,7 +214,7 @@ def test_a_refusal_is_a_sentence_that_names_the_value_and_the_range() -> None:
     )
 
 
-def test_a_value_of_ten_mebibytes_is_refused_and_shown_cut() -> None:
+def test_value_of_ten_mebibytes_is_rejected_and_shown_shortened() -> None:
     for name in ("retention.ms", "cleanup.policy", "compression.type", "message.format.version"):
         with pytest.raises(ConfigError) as refusal:
             topic_row(name).parse("x" * (10 << 20))
@@ -233,7 +231,7 @@ def test_text_may_be_as_long_as_the_limit_and_no_longer() -> None:
         row.parse("\u00fc" * (VALUE_BYTES_MAX // 2 + 1))
 
 
-def test_a_refusal_cannot_forge_a_log_line() -> None:
+def test_error_of_a_value_cannot_forge_a_log_line() -> None:
     with pytest.raises(ConfigError) as refusal:
         topic_row("retention.ms").parse("1\nERROR all is lost")
     assert "\n" not in refusal.value.message
@@ -256,7 +254,7 @@ def test_a_password_is_never_shown() -> None:
         ("segment_bytes", "segment.bytes"),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_nearest_right_one(wrong: str, right: str) -> None:
+def test_error_of_an_unknown_name_suggests_the_nearest(wrong: str, right: str) -> None:
     assert nearest_name(wrong, of_topic=True) == right
     assert unknown_name(wrong, of_topic=True) == (
         f"{wrong!r} is not a topic setting. Did you mean {right}?"
@@ -269,7 +267,7 @@ def test_a_name_like_no_other_gets_no_hint() -> None:
     assert nearest_name("retention.ms" * 100_000, of_topic=True) is None
 
 
-def test_a_listener_prefix_leads_to_the_setting_behind_it() -> None:
+def test_listener_prefix_selects_the_setting_after_it() -> None:
     row = broker_setting("listener.name.internal.ssl.key.password")
     assert row is not None
     assert row.is_sensitive

@@ -23,7 +23,7 @@ async def test_every_broker_sees_the_others_and_one_controller(cluster: Cluster)
 
 
 @cluster_of(3)
-async def test_what_the_controller_writes_every_broker_shows_and_tells(cluster: Cluster) -> None:
+async def test_change_of_the_controller_reaches_every_image_and_listener(cluster: Cluster) -> None:
     controller, other = cluster.leader.controller, cluster.members[3]
     topic = await controller.create_topic("t", partitions=250, replication_factor=3)
     assert {len(state.isr) for state in topic.partitions} == {3}
@@ -54,7 +54,7 @@ async def test_replicas_go_to_different_racks(cluster: Cluster) -> None:
 
 
 @cluster_of(3)
-async def test_a_dead_broker_loses_its_leaderships_in_one_request(cluster: Cluster) -> None:
+async def test_leaderships_of_a_dead_broker_end_in_one_request(cluster: Cluster) -> None:
     controller = cluster.leader.controller
     before = await controller.create_topic("t", partitions=250, replication_factor=3)
     await cluster.agree()
@@ -72,7 +72,7 @@ async def test_a_dead_broker_loses_its_leaderships_in_one_request(cluster: Clust
 
 
 @cluster_of(3)
-async def test_a_dead_controller_is_followed_by_another_that_goes_on(cluster: Cluster) -> None:
+async def test_new_controller_continues_after_a_dead_one(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", partitions=3, replication_factor=3)
     await cluster.agree()
     await cluster.kill(1)
@@ -88,7 +88,7 @@ async def test_a_dead_controller_is_followed_by_another_that_goes_on(cluster: Cl
 
 
 @cluster_of(2)
-async def test_a_broker_that_returns_unclean_is_in_no_isr_i12(cluster: Cluster) -> None:
+async def test_unclean_restart_removes_a_broker_from_all_isrs_i12(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", replication_factor=2)
     for clean in (False, True):
         epoch = await cluster.kill(2)
@@ -99,7 +99,7 @@ async def test_a_broker_that_returns_unclean_is_in_no_isr_i12(cluster: Cluster) 
 
 
 @cluster_of(1)
-async def test_a_registration_shows_which_data_another_directory_has(cluster: Cluster) -> None:
+async def test_registration_contains_the_identity_of_the_data_directory(cluster: Cluster) -> None:
     def lost_until() -> int:
         return cluster.leader.controller.image.brokers[2].lost_until
 
@@ -165,7 +165,7 @@ async def test_the_last_isr_waits_for_its_member(cluster: Cluster) -> None:
 
 
 @cluster_of(3)
-async def test_a_broker_whose_session_is_lost_registers_anew_b7(cluster: Cluster) -> None:
+async def test_broker_with_a_lost_session_registers_again_b7(cluster: Cluster) -> None:
     member = cluster.members[2]
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
     await cluster.leader.controller.create_topic("u", assignment={0: [2]})
@@ -188,7 +188,7 @@ async def test_a_broker_whose_session_is_lost_registers_anew_b7(cluster: Cluster
 
 
 @cluster_of(3)
-async def test_a_broker_whose_node_was_removed_registers_anew(cluster: Cluster) -> None:
+async def test_broker_whose_node_was_removed_registers_again(cluster: Cluster) -> None:
     member = cluster.members[2]
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
     epoch = member.controller.broker_epoch
@@ -199,7 +199,7 @@ async def test_a_broker_whose_node_was_removed_registers_anew(cluster: Cluster) 
 
 
 @cluster_of(3)
-async def test_a_controller_whose_own_node_was_removed_still_sees_a_death(cluster: Cluster) -> None:
+async def test_controller_whose_node_was_removed_notices_a_dead_broker(cluster: Cluster) -> None:
     """Its session lives, and so it stays the controller: nobody is elected anew."""
     leader = cluster.leader
     epoch = leader.controller.broker_epoch
@@ -243,7 +243,7 @@ async def test_a_broker_that_missed_too_many_changes_reads_everything(cluster: C
 
 
 @cluster_of(2)
-async def test_a_topic_made_again_while_a_broker_was_away_has_its_new_id(
+async def test_topic_recreated_during_an_outage_of_a_broker_has_its_new_id(
     cluster: Cluster,
 ) -> None:
     controller, member = cluster.leader.controller, cluster.members[2]

@@ -60,7 +60,7 @@ def rows(state: PartitionState) -> list[tuple[int, int]]:
     return list(zip(state.isr, state.isr_epochs, strict=True))
 
 
-def test_a_member_counts_only_under_the_epoch_of_its_row_b6() -> None:
+def test_isr_member_is_valid_only_with_its_broker_epoch_b6() -> None:
     for state, live in worlds():
         counted = valid_isr(state, live)
         for node, epoch in counted:
@@ -79,7 +79,7 @@ def test_a_member_counts_only_under_the_epoch_of_its_row_b6() -> None:
         assert valid_isr(state_of((1,), 1), {1: lost}) == []
 
 
-def test_settling_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None:
+def test_settle_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None:
     for state, live in worlds():
         after = fit_to_live(state, live)
         if after is None:
@@ -99,7 +99,7 @@ def test_settling_elects_from_the_isr_raises_epochs_and_empties_no_isr() -> None
             assert after.leader == state.leader
 
 
-def test_a_settled_partition_is_led_if_any_member_counts() -> None:
+def test_settled_partition_has_a_leader_if_any_member_is_valid() -> None:
     for state, live in worlds():
         after = fit_to_live(state, live) or state
         counted = [node for node, _ in valid_isr(state, live)]
@@ -113,7 +113,7 @@ def test_a_settled_partition_is_led_if_any_member_counts() -> None:
             assert after.leader == NO_LEADER
 
 
-def test_a_leader_that_registered_anew_never_keeps_its_leader_epoch_b7() -> None:
+def test_leader_that_registered_again_never_keeps_its_leader_epoch_b7() -> None:
     for state, live in worlds():
         if state.leader in live and live[state.leader].epoch != ROW_EPOCH:
             after = fit_to_live(state, live)
@@ -121,7 +121,7 @@ def test_a_leader_that_registered_anew_never_keeps_its_leader_epoch_b7() -> None
             assert after.leader_epoch == state.leader_epoch + 1
 
 
-def test_an_unclean_broker_is_in_no_isr_unless_it_was_the_last_i12() -> None:
+def test_unclean_broker_leaves_every_isr_unless_it_was_the_last_i12() -> None:
     for state, live in worlds():
         after = fit_to_live(state, live) or state
         unclean = [n for n in after.isr if live.get(n) is UNCLEAN]
@@ -130,7 +130,7 @@ def test_an_unclean_broker_is_in_no_isr_unless_it_was_the_last_i12() -> None:
             assert not valid_isr(state, live)
 
 
-def test_the_furthest_log_leads_when_all_members_are_back_without_proof_i12() -> None:
+def test_longest_log_leads_when_all_members_return_without_proof_i12() -> None:
     for state, live in worlds():
         settled = fit_to_live(state, live) or state
         ends = {1: (3, 50), 2: (4, 10), 3: (4, 10)}
@@ -149,7 +149,7 @@ def test_the_furthest_log_leads_when_all_members_are_back_without_proof_i12() ->
             assert recover(settled, live, {n: e for n, e in ends.items() if n != node}) is None
 
 
-def test_a_partition_waits_for_every_member_that_is_away() -> None:
+def test_partition_waits_for_every_missing_member() -> None:
     state = replace(
         state_of((1,), NO_LEADER), elr=((2, ROW_EPOCH),), last_known_elr=((3, ROW_EPOCH),)
     )
@@ -237,7 +237,7 @@ def test_a_reassignment_keeps_no_removed_replica_eligible() -> None:
     assert with_elr(state, replace(state, replicas=(1,)), 2).elr == ()
 
 
-def test_a_log_goes_on_from_another_only_if_it_has_all_of_it() -> None:
+def test_log_is_an_extension_only_if_it_contains_the_other() -> None:
     state = state_of((3, 1), NO_LEADER)
     ends = {1: (2, 50), 2: (9, 90), 3: (3, 10)}
     assert furthest_member(state, ends) == (3, 10)
@@ -250,7 +250,7 @@ def test_a_log_goes_on_from_another_only_if_it_has_all_of_it() -> None:
     assert contains_log_with_end((-1, 0), found=(-1, -1))
 
 
-def test_the_last_member_leads_at_once_only_if_there_is_no_other_log_to_compare() -> None:
+def test_last_member_leads_immediately_only_without_another_log_to_compare() -> None:
     for state, live in worlds():
         state = replace(state, leader=NO_LEADER)
         alone = elect_only_comparable(state, live, 1)
@@ -299,7 +299,7 @@ def test_the_preferred_leader_is_elected_only_if_it_is_in_sync() -> None:
             assert after == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-def test_a_disk_that_failed_costs_the_leadership() -> None:
+def test_failed_disk_ends_the_leadership() -> None:
     live = dict.fromkeys(NODES, SAME)
     after = fit_to_live(state_of((1, 2), 1), live, offline=[1])
     assert after == PartitionState(2, 5, NODES, (2,), 8, (ROW_EPOCH,))
@@ -342,14 +342,14 @@ def test_every_isr_of_live_replicas_with_its_leader_is_granted_and_no_other() ->
         (asked((1, 2), leader=2), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_request_of_another_epoch_or_leader_is_refused(
+def test_alter_isr_with_another_epoch_or_leader_is_rejected(
     change: IsrChange, refusal: ErrorCode
 ) -> None:
     live = dict.fromkeys(NODES, SAME)
     assert alter_isr(state_of((1, 2), 1), change, live) == refusal
 
 
-def test_a_request_that_had_got_through_is_answered_as_done_b5() -> None:
+def test_repeated_alter_isr_is_a_success_b5() -> None:
     live = dict.fromkeys(NODES, SAME)
     change = asked((1, 2, 3))
     done = alter_isr(state_of((1, 2), 1), change, live)
@@ -358,7 +358,7 @@ def test_a_request_that_had_got_through_is_answered_as_done_b5() -> None:
     assert alter_isr(done, asked((1, 3)), live) == ErrorCode.INVALID_UPDATE_VERSION
 
 
-def test_nobody_joins_an_isr_who_is_away_leaving_or_another_incarnation_b6_b7() -> None:
+def test_alter_isr_rejects_dead_leaving_or_former_brokers_b6_b7() -> None:
     state = state_of((1, 2), 1)
     change = asked((1, 2, 3))
     for fate in (None, UNCLEAN, CLEAN, LEAVING):
@@ -380,7 +380,7 @@ def test_alter_isr_rejects_members_with_an_offline_log() -> None:
     assert isinstance(alter_isr(state, asked((2,), leader=2), live, offline=[1]), PartitionState)
 
 
-def test_a_shrink_below_what_writes_need_has_successors_among_the_live() -> None:
+def test_shrink_below_min_insync_replicas_has_live_successors() -> None:
     live = dict.fromkeys(NODES, SAME)
     state = state_of((1, 2, 3), 1)
     assert successors(state, asked((1,)), live, min_insync=2) == [2, 3]

@@ -21,7 +21,7 @@ from tests.unit.controller.controller_scenario import ENDPOINTS, Broker, code_of
 
 
 @scenario
-async def test_a_write_of_unknown_outcome_that_happened_is_a_success(broker: Broker) -> None:
+async def test_write_of_unknown_outcome_that_was_applied_is_a_success(broker: Broker) -> None:
     controller, faults = broker.controller, broker.store.faults
     faults.leave_next_outcome_unknown(applied=True)
     created = await controller.create_topic("t", partitions=2)
@@ -42,7 +42,7 @@ async def test_a_write_of_unknown_outcome_that_happened_is_a_success(broker: Bro
 
 
 @scenario
-async def test_a_write_of_unknown_outcome_that_did_not_happen_is_tried_again(
+async def test_write_of_unknown_outcome_that_was_lost_is_repeated(
     broker: Broker,
 ) -> None:
     controller, faults = broker.controller, broker.store.faults
@@ -63,7 +63,7 @@ async def test_a_write_of_unknown_outcome_that_did_not_happen_is_tried_again(
 
 
 @scenario
-async def test_while_the_store_is_away_reads_go_on_and_writes_can_be_tried_again(
+async def test_reads_continue_and_writes_are_retriable_during_a_store_outage(
     broker: Broker,
 ) -> None:
     controller = broker.controller
@@ -86,7 +86,7 @@ async def test_while_the_store_is_away_reads_go_on_and_writes_can_be_tried_again
 
 
 @scenario
-async def test_what_was_unknown_when_the_store_went_is_known_when_it_is_back(
+async def test_unknown_outcome_is_resolved_when_the_store_returns(
     broker: Broker,
 ) -> None:
     controller = broker.controller
@@ -103,7 +103,7 @@ async def test_what_was_unknown_when_the_store_went_is_known_when_it_is_back(
 
 
 @scenario
-async def test_after_a_lost_session_the_broker_joins_anew_under_new_epochs(
+async def test_broker_registers_with_new_epochs_after_a_lost_session(
     broker: Broker,
 ) -> None:
     controller = broker.controller
@@ -150,7 +150,7 @@ async def test_a_zombie_controller_writes_nothing(broker: Broker) -> None:
 
 
 @scenario
-async def test_a_second_broker_with_the_same_id_is_kept_out(broker: Broker) -> None:
+async def test_second_broker_with_the_same_id_is_rejected(broker: Broker) -> None:
     twin = Controller(broker.server.session(), 1, registration_wait_s=0.01)
     code = await code_of(twin.start(ENDPOINTS))
     assert code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -158,7 +158,7 @@ async def test_a_second_broker_with_the_same_id_is_kept_out(broker: Broker) -> N
 
 
 @scenario
-async def test_the_registration_of_a_former_life_is_waited_for(broker: Broker) -> None:
+async def test_broker_waits_until_its_former_registration_expires(broker: Broker) -> None:
     former = broker.server.session()
     await former.create("/brokers/ids/5", ephemeral=True)
     late = Controller(broker.server.session(), 5, registration_wait_s=20)
@@ -227,7 +227,7 @@ async def test_a_broker_that_loses_its_connection_during_start_up_retries(broker
 
 
 @scenario
-async def test_a_broker_without_a_store_gives_up_after_its_wait(broker: Broker) -> None:
+async def test_start_without_a_store_fails_after_a_timeout(broker: Broker) -> None:
     store = broker.server.session()
     store.faults.suspend()
     with pytest.raises(ConnectionLost):
@@ -247,7 +247,7 @@ async def test_a_registration_of_unknown_outcome_is_found(broker: Broker) -> Non
 
 
 @scenario
-async def test_a_cancelled_asker_does_not_keep_a_topic_from_the_image(broker: Broker) -> None:
+async def test_cancelled_create_request_still_adds_the_topic_to_the_image(broker: Broker) -> None:
     attempt = await broker.database.close_gate(broker.controller.create_topic("t"))
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -258,7 +258,7 @@ async def test_a_cancelled_asker_does_not_keep_a_topic_from_the_image(broker: Br
 
 
 @scenario
-async def test_a_stopped_broker_is_deregistered_and_refuses(broker: Broker) -> None:
+async def test_stopped_broker_is_deregistered_and_rejects_requests(broker: Broker) -> None:
     other = broker.server.session()
     attempt = asyncio.ensure_future(broker.controller.create_topic("t"))
     await asyncio.sleep(0)

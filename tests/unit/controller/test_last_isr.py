@@ -60,7 +60,9 @@ async def start_over(cluster: Cluster, logs: dict[int, tuple[int, int]], isr: li
 
 
 @cluster_of(4)
-async def test_the_greatest_epoch_and_end_of_a_whole_isr_leads_i12(cluster: Cluster) -> None:
+async def test_log_with_the_greatest_epoch_and_end_of_a_complete_isr_leads_i12(
+    cluster: Cluster,
+) -> None:
     await start_over(cluster, {2: (3, 90), 3: (5, 10), 4: (5, 12)}, [2, 3, 4])
     await until(lambda: cluster.leader.state().leader == 4)
     state = cluster.leader.state()
@@ -70,7 +72,7 @@ async def test_the_greatest_epoch_and_end_of_a_whole_isr_leads_i12(cluster: Clus
 
 
 @cluster_of(3)
-async def test_a_member_that_stays_away_is_waited_for_without_limit(
+async def test_partition_waits_for_a_missing_member_without_limit(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await start_over(cluster, {2: (3, 90)}, [2, 3])
@@ -110,7 +112,7 @@ async def test_a_wiped_member_does_not_lead_before_a_complete_one_returns(
 
 
 @cluster_of(3)
-async def test_one_that_is_silent_may_have_the_longest_log(cluster: Cluster) -> None:
+async def test_silent_member_might_have_the_longest_log(cluster: Cluster) -> None:
     await start_over(cluster, {2: (3, 90)}, [2, 3])
     one, three = cluster.leader.port, 9093
     cluster.network.silent.add((one, three))
@@ -209,7 +211,7 @@ async def test_changed_broker_settings_are_applied_to_partitions(cluster: Cluste
 
 
 @cluster_of(4)
-async def test_the_last_of_enough_in_sync_waits_for_nobody_but_hears_who_is_there(
+async def test_last_isr_with_enough_members_waits_for_no_other_broker(
     cluster: Cluster,
 ) -> None:
     await shrink_to_last(cluster, min_insync=1)

@@ -17,7 +17,7 @@ T0 = TopicPartition("t", 0)
 
 
 @cluster_of(3)
-async def test_preferred_replicas_lead_again_when_asked(cluster: Cluster) -> None:
+async def test_preferred_replicas_are_elected_on_request(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2], 1: [2, 3]})
     epoch = await cluster.kill(3)
     await until(lambda: cluster.leader.state().leader == 2)
@@ -42,7 +42,7 @@ async def test_preferred_replicas_lead_again_when_asked(cluster: Cluster) -> Non
 
 
 @cluster_of(3)
-async def test_leaders_are_balanced_where_too_many_are_away(cluster: Cluster) -> None:
+async def test_leaders_are_balanced_above_the_imbalance_limit(cluster: Cluster) -> None:
     assignment = {index: [3, 2] for index in range(10)}
     controller = cluster.leader.controller
     await controller.create_topic("t", assignment=assignment)
@@ -59,7 +59,7 @@ async def test_leaders_are_balanced_where_too_many_are_away(cluster: Cluster) ->
 
 
 @cluster_of(0)
-async def test_leadership_returns_to_preferred_replicas_by_itself(cluster: Cluster) -> None:
+async def test_preferred_replicas_are_elected_automatically(cluster: Cluster) -> None:
     cluster.balance_interval_s = 0.05
     for node_id in (1, 2):
         await cluster.add(node_id)
@@ -70,7 +70,7 @@ async def test_leadership_returns_to_preferred_replicas_by_itself(cluster: Clust
 
 
 @cluster_of(0)
-async def test_less_than_is_usual_may_be_too_much_to_be_away(cluster: Cluster) -> None:
+async def test_lower_imbalance_limit_balances_earlier(cluster: Cluster) -> None:
     cluster.balance_interval_s, cluster.imbalance_max = 0.05, 0.05
     for node_id in (1, 2):
         await cluster.add(node_id)
@@ -83,7 +83,7 @@ async def test_less_than_is_usual_may_be_too_much_to_be_away(cluster: Cluster) -
 
 
 @cluster_of(4)
-async def test_a_partition_moves_when_its_new_replicas_are_in_sync(cluster: Cluster) -> None:
+async def test_reassignment_completes_when_new_replicas_are_in_sync(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
     await cluster.agree()
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [4, 3]}]}]
@@ -106,7 +106,7 @@ async def test_a_partition_moves_when_its_new_replicas_are_in_sync(cluster: Clus
 
 
 @cluster_of(4)
-async def test_a_move_outlives_its_controller_and_can_be_given_up(cluster: Cluster) -> None:
+async def test_reassignment_survives_its_controller_and_can_be_cancelled(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3], 1: [3, 2]})
     targets = {T0: [4, 3], TopicPartition("t", 1): [3, 4]}
     await cluster.leader.controller.reassign_partitions(targets)
@@ -127,7 +127,7 @@ async def test_a_move_outlives_its_controller_and_can_be_given_up(cluster: Clust
 
 
 @cluster_of(3)
-async def test_a_replication_factor_changes_only_where_that_is_allowed(cluster: Cluster) -> None:
+async def test_replication_factor_changes_only_if_allowed(cluster: Cluster) -> None:
     controller = cluster.leader.controller
     await controller.create_topic("t", assignment={0: [2]})
     outcomes = await controller.reassign_partitions({T0: [2, 3]}, keeps_factor=True)

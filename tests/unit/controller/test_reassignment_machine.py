@@ -36,7 +36,7 @@ def moves() -> list[tuple[PartitionState, tuple[int, ...]]]:
     return list(product(states, targets))
 
 
-def test_a_move_begins_with_the_replicas_of_both_ends_and_loses_nobody() -> None:
+def test_reassignment_starts_with_current_and_target_replicas() -> None:
     for state, target in moves():
         after = begin(state, target, BROKERS, 1)
         assert target_of(after) == target
@@ -48,7 +48,7 @@ def test_a_move_begins_with_the_replicas_of_both_ends_and_loses_nobody() -> None
         assert set(after.removing) == set(state.replicas) - set(target)
 
 
-def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
+def test_reassignment_completes_when_all_target_replicas_are_in_sync() -> None:
     for state, target in moves():
         begun = begin(state, target, BROKERS, 1)
         if begun.adding:
@@ -81,7 +81,7 @@ def test_a_move_ends_when_all_that_come_are_in_sync_and_not_before() -> None:
         assert finish_reassignment(done, LIVE, 1) is None
 
 
-def test_a_move_that_is_given_up_leaves_the_replicas_of_before_in_their_order() -> None:
+def test_cancelled_reassignment_restores_the_former_replicas_in_order() -> None:
     for state, target in moves():
         begun = begin(state, target, BROKERS, 1)
         if not (begun.adding or begun.removing):
@@ -98,13 +98,13 @@ def test_a_move_that_is_given_up_leaves_the_replicas_of_before_in_their_order() 
         assert (after.leader, after.isr) == (state.leader, state.isr)
 
 
-def test_a_move_can_be_turned_to_another_target() -> None:
+def test_reassignment_can_get_another_target() -> None:
     state = state_of((1, 2), (1, 2), 1)
     turned = begin(begin(state, (3, 2), BROKERS, 1), (4, 1), BROKERS, 1)
     assert (turned.replicas, turned.adding, turned.removing) == ((4, 1, 2), (4,), (2,))
 
 
-def test_a_leader_that_goes_hands_over_to_one_that_is_live() -> None:
+def test_removed_leader_is_replaced_by_a_live_replica() -> None:
     begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS, 1)
     arrived = PartitionState(1, 4, begun.replicas, (1, 2, 3), 9, (10,) * 3, (3,), (1,))
     done = finish_reassignment(arrived, {2: LiveBroker(10), 3: LiveBroker(10, is_stopping=True)}, 1)
@@ -114,18 +114,18 @@ def test_a_leader_that_goes_hands_over_to_one_that_is_live() -> None:
 
 
 @pytest.mark.parametrize("target", [(), (1, 1), (1, 9)])
-def test_a_target_names_known_brokers_once(target: tuple[int, ...]) -> None:
+def test_target_must_list_known_brokers_once(target: tuple[int, ...]) -> None:
     with pytest.raises(ApiError) as refused:
         begin(state_of((1, 2), (1, 2), 1), target, BROKERS, 1)
     assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_a_partition_that_nobody_leads_stays_so() -> None:
+def test_partition_without_a_leader_stays_without_one() -> None:
     begun = begin(state_of((1, 2), (1,), NO_LEADER), (3, 2), BROKERS, 1)
     assert begun.leader == NO_LEADER
 
 
-def test_a_move_costs_no_member_of_the_isr_that_min_insync_replicas_needs() -> None:
+def test_reassignment_keeps_min_insync_replicas_in_the_isr() -> None:
     begun = begin(state_of((1, 2, 3), (1,), 1), (4, 2, 3), BROKERS, 2)
     arrived = replace(begun, isr=(1, 4), isr_epochs=(10, 10))
     # Broker 4 alone, or broker 1 alone, would hold what both have acknowledged.
@@ -144,7 +144,7 @@ def test_a_move_costs_no_member_of_the_isr_that_min_insync_replicas_needs() -> N
     assert done.isr == (2, 4)
 
 
-def test_nothing_ends_and_nobody_is_left_out_while_nobody_leads() -> None:
+def test_reassignment_without_a_leader_neither_completes_nor_removes_replicas() -> None:
     begun = begin(state_of((1, 2), (1, 2), 1), (3, 2), BROKERS, 1)
     arrived = replace(begun, leader=NO_LEADER, isr=(1, 2, 3), isr_epochs=(10,) * 3)
     assert finish_reassignment(arrived, LIVE, 1) is None

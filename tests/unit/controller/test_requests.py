@@ -69,7 +69,7 @@ async def test_a_leader_changes_its_isr_through_the_controller(cluster: Cluster)
 
 
 @cluster_of(3)
-async def test_requests_of_former_lives_and_former_leaders_are_refused_b6(
+async def test_requests_of_former_incarnations_and_leaders_are_rejected_b6(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
@@ -96,7 +96,7 @@ async def test_requests_of_former_lives_and_former_leaders_are_refused_b6(
 
 
 @cluster_of(3)
-async def test_a_refusal_is_final_also_for_a_copy_that_comes_late_b5(cluster: Cluster) -> None:
+async def test_rejection_also_applies_to_a_late_copy_b5(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3]})
     await cluster.agree()
     leader = cluster.members[2]
@@ -132,7 +132,7 @@ async def test_a_change_of_unknown_outcome_is_granted_once_b5(cluster: Cluster) 
 
 
 @cluster_of(3)
-async def test_changes_that_are_asked_for_together_are_written_together(
+async def test_simultaneous_changes_are_written_together(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [2, 3], 1: [3, 2]})
@@ -145,7 +145,7 @@ async def test_changes_that_are_asked_for_together_are_written_together(
 
 
 @cluster_of(3)
-async def test_a_leader_without_quorum_is_replaced_each_once_a_minute(cluster: Cluster) -> None:
+async def test_leader_without_quorum_is_replaced_at_most_once_a_minute(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic(
         "t", assignment={0: [2, 3, 1]}, configs={"min.insync.replicas": "2"}
     )
@@ -162,7 +162,7 @@ async def test_a_leader_without_quorum_is_replaced_each_once_a_minute(cluster: C
 
 
 @cluster_of(3)
-async def test_a_broker_that_shuts_down_hands_over_first_and_is_let_in_nowhere_b7(
+async def test_controlled_shutdown_hands_over_and_admits_the_broker_to_no_isr_b7(
     cluster: Cluster,
 ) -> None:
     controller = cluster.leader.controller
@@ -191,7 +191,7 @@ async def test_a_broker_that_shuts_down_hands_over_first_and_is_let_in_nowhere_b
 
 
 @cluster_of(2)
-async def test_a_controller_that_shuts_down_hands_over_what_it_leads_too(
+async def test_controlled_shutdown_of_the_controller_hands_over_its_leaderships(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [1, 2]})
@@ -205,7 +205,7 @@ async def test_a_controller_that_shuts_down_hands_over_what_it_leads_too(
 
 
 @cluster_of(1)
-async def test_a_broker_that_is_alone_need_not_ask(cluster: Cluster) -> None:
+async def test_single_broker_needs_no_controlled_shutdown(cluster: Cluster) -> None:
     assert await cluster.leader.controller.controlled_shutdown()
 
 
@@ -218,7 +218,7 @@ async def test_producer_ids_come_from_the_controller_in_blocks(cluster: Cluster)
 
 
 @cluster_of(3)
-async def test_a_lost_disk_costs_its_leadership_and_a_new_controller_is_told(
+async def test_failed_disk_ends_leaderships_and_is_reported_to_a_new_controller(
     cluster: Cluster,
 ) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
@@ -319,7 +319,7 @@ async def ask(member: Member, api_key: int, version: int, body: dict[str, Any]) 
 
 
 @cluster_of(3)
-async def test_any_broker_answers_administrators_once_it_knows_the_leaders(
+async def test_broker_responds_to_administrators_when_it_knows_the_leaders(
     cluster: Cluster,
 ) -> None:
     member = cluster.members[3]
@@ -338,7 +338,7 @@ async def test_any_broker_answers_administrators_once_it_knows_the_leaders(
 
 
 @cluster_of(3)
-async def test_what_finds_no_controller_waits_for_the_next(cluster: Cluster) -> None:
+async def test_request_without_a_controller_waits_for_the_next(cluster: Cluster) -> None:
     member = cluster.members[3]
     epoch = cluster.leader.controller.controller_epoch
     cluster.leader.store.faults.suspend()
@@ -357,7 +357,7 @@ async def test_what_finds_no_controller_waits_for_the_next(cluster: Cluster) -> 
 
 
 @cluster_of(2)
-async def test_a_request_is_not_passed_on_twice(cluster: Cluster) -> None:
+async def test_request_is_not_forwarded_twice(cluster: Cluster) -> None:
     member = cluster.members[2]
     member.controller.image.controller_id = 2
     # Broker 1 would be asked, and believes that broker 2 is the controller.
@@ -369,7 +369,7 @@ async def test_a_request_is_not_passed_on_twice(cluster: Cluster) -> None:
 
 
 @cluster_of(3)
-async def test_a_request_whose_controller_breaks_off_is_of_unknown_outcome(
+async def test_request_has_an_unknown_outcome_if_the_controller_disconnects(
     cluster: Cluster,
 ) -> None:
     member = cluster.members[3]
@@ -386,7 +386,7 @@ async def test_a_request_whose_controller_breaks_off_is_of_unknown_outcome(
 
 
 @cluster_of(3)
-async def test_a_broker_makes_topics_through_the_controller(cluster: Cluster) -> None:
+async def test_broker_creates_topics_through_the_controller(cluster: Cluster) -> None:
     member = cluster.members[2]
     made = await member.controller.create_topic(
         "__consumer_offsets", partitions=3, replication_factor=3, internal=True
@@ -400,7 +400,7 @@ async def test_a_broker_makes_topics_through_the_controller(cluster: Cluster) ->
 
 
 @cluster_of(2)
-async def test_without_a_way_to_the_controller_the_caller_is_told(cluster: Cluster) -> None:
+async def test_unreachable_controller_is_an_error_for_the_client(cluster: Cluster) -> None:
     member = cluster.members[2]
     cluster.network.silent.add((member.port, cluster.members[1].port))
     try:
@@ -411,7 +411,7 @@ async def test_without_a_way_to_the_controller_the_caller_is_told(cluster: Clust
 
 
 @cluster_of(2)
-async def test_what_a_controller_cannot_write_now_is_tried_again_until_its_time_is_up(
+async def test_failed_write_of_the_controller_is_retried_until_the_timeout(
     cluster: Cluster,
 ) -> None:
     controller, member = cluster.leader, cluster.members[2]

@@ -51,7 +51,7 @@ async def test_a_restart_keeps_the_cluster_and_raises_every_epoch(broker: Broker
 
 
 @scenario
-async def test_a_given_cluster_id_is_for_a_store_without_one(broker: Broker) -> None:
+async def test_configured_cluster_id_applies_to_a_new_store(broker: Broker) -> None:
     other = Controller(broker.server.session(), 2)
     await other.start((), cluster_id="another")
     assert other.image.cluster_id == broker.controller.image.cluster_id != "another"
@@ -62,7 +62,7 @@ async def test_a_given_cluster_id_is_for_a_store_without_one(broker: Broker) -> 
 
 
 @scenario
-async def test_a_created_topic_is_in_the_image_and_in_the_store_and_told(broker: Broker) -> None:
+async def test_created_topic_is_in_the_image_in_the_store_and_reported(broker: Broker) -> None:
     controller = broker.controller
     topic = await controller.create_topic("t", partitions=250, configs={"a": "b"})
     assert controller.image.topics["t"] == topic
@@ -75,7 +75,7 @@ async def test_a_created_topic_is_in_the_image_and_in_the_store_and_told(broker:
 
 
 @scenario
-async def test_ten_thousand_partitions_are_written_at_once(broker: Broker) -> None:
+async def test_ten_thousand_partitions_are_written_together(broker: Broker) -> None:
     topic = await broker.controller.create_topic("t", partitions=10_000)
     assert len(topic.partitions) == 10_000
     assert await code_of(broker.controller.create_topic("u", partitions=10_001)) == (
@@ -142,7 +142,7 @@ async def test_concurrent_creates_do_not_overfill_the_brokers(broker: Broker) ->
 
 
 @scenario
-async def test_to_validate_only_changes_nothing(broker: Broker) -> None:
+async def test_validate_only_changes_nothing(broker: Broker) -> None:
     controller = broker.controller
     would_be = await controller.create_topic("t", partitions=4, validate_only=True)
     assert len(would_be.partitions) == 4
@@ -160,7 +160,7 @@ async def test_to_validate_only_changes_nothing(broker: Broker) -> None:
 
 
 @scenario
-async def test_a_deleted_topic_is_gone_at_once_and_comes_back_with_another_id(
+async def test_deleted_topic_is_removed_immediately_and_recreated_with_another_id(
     broker: Broker,
 ) -> None:
     controller = broker.controller
@@ -236,7 +236,7 @@ async def test_concurrent_changes_of_one_topic_are_all_kept(broker: Broker) -> N
 
 
 @scenario
-async def test_settings_of_a_broker_that_is_not_there_are_refused(broker: Broker) -> None:
+async def test_settings_of_an_unknown_broker_are_rejected(broker: Broker) -> None:
     code = await code_of(broker.controller.alter_broker_configs(8, {"a": "b"}))
     assert code == ErrorCode.BROKER_ID_NOT_REGISTERED
     await broker.controller.alter_broker_configs(1, {"a": "b"})
@@ -258,7 +258,7 @@ async def test_no_producer_id_is_given_twice(broker: Broker) -> None:
 
 
 @scenario
-async def test_a_full_disk_is_told_to_the_asker_and_leaves_nothing_half_done(
+async def test_full_disk_is_an_error_for_the_client_and_changes_nothing(
     broker: Broker,
 ) -> None:
     controller = broker.controller
@@ -286,7 +286,7 @@ async def test_a_full_disk_is_told_to_the_asker_and_leaves_nothing_half_done(
 
 
 @scenario
-async def test_settings_of_groups_last_under_any_name_and_go_when_they_are_unset(
+async def test_settings_of_groups_are_stored_under_any_name_until_they_are_unset(
     broker: Broker,
 ) -> None:
     names = ["readers", "a/b", "..", "%2F", "Gruppe \u00fc"]

@@ -61,7 +61,7 @@ def test_a_new_topic_is_led_by_its_first_replicas_with_all_in_sync() -> None:
     )
 
 
-def test_numbers_left_out_are_the_brokers_defaults() -> None:
+def test_omitted_numbers_are_the_brokers_defaults() -> None:
     states = decide_creation(cluster(), NewTopic("t"), LIMITS, 0, 0)
     assert [len(state.replicas) for state in states] == [2, 2, 2]
 
@@ -70,11 +70,11 @@ def test_numbers_left_out_are_the_brokers_defaults() -> None:
     "name",
     ["", ".", "..", "../../etc/x", "a/b", "a" * 250, "é", "a b", "a\n", "__consumer_offsets"],
 )
-def test_a_name_that_may_not_be_is_an_invalid_topic(name: str) -> None:
+def test_invalid_name_is_an_invalid_topic(name: str) -> None:
     assert refusal(cluster(), NewTopic(name, 1, 1)) == ErrorCode.INVALID_TOPIC
 
 
-def test_only_the_broker_itself_makes_and_deletes_internal_topics() -> None:
+def test_only_the_broker_creates_and_deletes_internal_topics() -> None:
     image = cluster()
     new = NewTopic("__consumer_offsets", 2, 1, internal=True)
     assert len(decide_creation(image, new, LIMITS, 0, 0)) == 2
@@ -86,36 +86,36 @@ def test_only_the_broker_itself_makes_and_deletes_internal_topics() -> None:
     assert growth_refusal(image, "__consumer_offsets", 9) == ErrorCode.INVALID_TOPIC
 
 
-def test_a_topic_that_exists_already_is_said_to() -> None:
+def test_existing_topic_gets_topic_already_exists() -> None:
     image = with_topic(cluster(), "a.b")
     assert refusal(image, NewTopic("a.b", 1, 1)) == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 @pytest.mark.parametrize("name", ["a_b", "a.b.c", "a_b_c", "a.b_c"])
-def test_names_that_metrics_could_not_tell_apart_are_refused(name: str) -> None:
+def test_names_that_collide_in_metrics_are_rejected(name: str) -> None:
     image = with_topic(with_topic(cluster(), "a.b"), "a_b.c")
     assert refusal(image, NewTopic(name, 1, 1)) == ErrorCode.INVALID_TOPIC
     assert decide_creation(image, NewTopic("a-b", 1, 1), LIMITS, 0, 0)
 
 
 @pytest.mark.parametrize("count", [0, -2, 10_001, 1_000_000, 2**31 - 1])
-def test_a_number_of_partitions_that_cannot_be_is_refused(count: int) -> None:
+def test_invalid_number_of_partitions_is_rejected(count: int) -> None:
     assert refusal(cluster(), NewTopic("t", count, 1)) == ErrorCode.INVALID_PARTITIONS
 
 
 @pytest.mark.parametrize("factor", [0, -2, 4, 100, 32767])
-def test_a_replication_factor_that_cannot_be_is_refused(factor: int) -> None:
+def test_invalid_replication_factor_is_rejected(factor: int) -> None:
     assert refusal(cluster(), NewTopic("t", 1, factor)) == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_brokers_that_hold_all_they_may_take_no_more() -> None:
+def test_full_brokers_get_no_more_replicas() -> None:
     image = cluster()
     room = LIMITS.partitions_per_broker_max * 3
     assert refusal(image, NewTopic("t", 2, 2), room - 3) == ErrorCode.INVALID_PARTITIONS
     assert decide_creation(image, NewTopic("t", 2, 2), LIMITS, 0, room - 4)
 
 
-def test_an_assignment_says_all_by_itself() -> None:
+def test_assignment_needs_no_other_numbers() -> None:
     new = NewTopic("t", assignment={1: [2, 3], 0: [3, 1]})
     states = decide_creation(cluster(), new, LIMITS, 0, 0)
     assert [state.replicas for state in states] == [(3, 1), (2, 3)]
@@ -136,17 +136,17 @@ def test_an_assignment_says_all_by_itself() -> None:
         {-1: [1]},
     ],
 )
-def test_an_assignment_that_cannot_be_is_refused(assignment: dict[int, list[int]]) -> None:
+def test_invalid_assignment_is_rejected(assignment: dict[int, list[int]]) -> None:
     new = NewTopic("t", assignment=assignment)
     assert refusal(cluster(), new) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_an_assignment_of_too_many_partitions_is_refused() -> None:
+def test_an_assignment_of_too_many_partitions_is_rejected() -> None:
     new = NewTopic("t", assignment={index: [1] for index in range(10_001)})
     assert refusal(cluster(), new) == ErrorCode.INVALID_PARTITIONS
 
 
-def test_a_topic_only_grows() -> None:
+def test_number_of_partitions_only_increases() -> None:
     image = with_topic(cluster(), "t", partitions=2)
     for count in (-1, 0, 1, 2, 10_001):
         assert growth_refusal(image, "t", count) == ErrorCode.INVALID_PARTITIONS
@@ -155,7 +155,7 @@ def test_a_topic_only_grows() -> None:
     assert growth_refusal(image, "unknown", 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_partitions_that_are_added_go_on_with_the_round_of_those_that_were_there() -> None:
+def test_added_partitions_continue_the_round_robin_placement() -> None:
     for home in (1, 2, 3):
         image = cluster()
         states = decide_creation(image, NewTopic("t", assignment={0: [home]}), LIMITS, 0, 0)
@@ -196,7 +196,7 @@ def test_the_assignment_of_added_partitions_is_checked() -> None:
         assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_deletion_by_id_does_not_take_a_namesake() -> None:
+def test_deletion_by_id_keeps_a_recreated_topic() -> None:
     image = with_topic(cluster(), "t")
     topic = image.topics["t"]
     assert decide_deletion(image, "t", topic.topic_id, internal=False) == topic
@@ -211,7 +211,7 @@ brokers = st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=
 
 
 @given(brokers, st.integers(1, 60), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_replicas_are_different_brokers_in_as_many_racks_as_can_be(
+def test_replicas_are_on_different_brokers_in_as_many_racks_as_possible(
     nodes: list[BrokerInfo], partitions: int, replication_factor: int, start: int
 ) -> None:
     replication_factor = min(replication_factor, len(nodes))
@@ -246,7 +246,7 @@ def test_the_followers_of_one_leader_are_spread_over_the_others() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_an_id_is_random_and_never_one_that_tools_would_stumble_on(entropy: bytes) -> None:
+def test_topic_id_is_random_and_does_not_start_with_a_dash(entropy: bytes) -> None:
     id_ = id_from_entropy(entropy)
     if id_ is None:
         assert id_text(UUID(bytes=entropy, version=4)).startswith("-")

@@ -52,7 +52,7 @@ class Crossing:
         self.client.submit(sync_request("/"), lambda value, error: self.told.append(type(error)))
 
 
-def test_a_request_is_taken_only_for_the_connection_that_the_loop_knows_of() -> None:
+def test_request_is_sent_only_on_the_connection_that_the_loop_has_seen() -> None:
     crossing = Crossing()
     crossing.becomes(KeeperState.CONNECTING)
     crossing.becomes(KeeperState.CONNECTED)
@@ -77,7 +77,7 @@ def test_a_request_is_taken_only_for_the_connection_that_the_loop_knows_of() -> 
     assert len(crossing.client._queue) == 1
 
 
-def test_who_hears_of_a_lost_answer_has_heard_of_the_lost_connection() -> None:
+def test_lost_connection_is_reported_before_lost_responses() -> None:
     for ended, told in (
         (KeeperState.CONNECTING, SessionState.SUSPENDED),
         (KeeperState.CLOSED, SessionState.LOST),
@@ -91,7 +91,7 @@ def test_who_hears_of_a_lost_answer_has_heard_of_the_lost_connection() -> None:
         assert crossing.told == [SessionState.CONNECTED, told, ConnectionLoss]
 
 
-def test_the_operation_to_blame_is_found_among_the_results_of_a_transaction() -> None:
+def test_failed_operation_is_found_in_the_results_of_a_transaction() -> None:
     bad = BadVersionError()
     rest = [RuntimeInconsistency()]
     assert failed_operation(["/made", True]) is None

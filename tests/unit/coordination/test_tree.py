@@ -31,7 +31,7 @@ def same(one: Tree, other: Tree) -> bool:
 
 
 @given(st.lists(st.lists(ops, max_size=4), max_size=30))
-def test_a_multi_is_whole_or_nothing_and_its_replay_gives_the_same_tree(
+def test_multi_is_atomic_and_its_replay_gives_the_same_tree(
     requests: list[list[Op]],
 ) -> None:
     tree, twin = Tree(), Tree()
@@ -72,25 +72,25 @@ def test_every_document_is_read_back_as_it_was_written() -> None:
     assert layout.decode_controller_epoch(layout.encode_controller_epoch(4)) == 4
 
 
-def test_partitions_are_kept_by_the_hundred() -> None:
+def test_partitions_are_stored_in_nodes_of_a_hundred() -> None:
     assert layout.states_path("t", 0) == layout.states_path("t", 99)
     assert layout.states_path("t", 100) == "/brokers/topics/t/state-100"
     assert list(layout.state_node_partitions(201)) == [0, 100, 200]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1", b"{}", b'{"version":2}', b"\xff"])
-def test_a_document_that_cannot_be_understood_names_its_place(data: bytes) -> None:
+def test_error_of_an_invalid_document_has_its_path(data: bytes) -> None:
     with pytest.raises(layout.LayoutError, match="/cluster/id"):
         layout.decode_cluster_id(data)
 
 
-def test_states_that_do_not_match_the_assignment_are_not_believed() -> None:
+def test_states_that_do_not_match_the_assignment_are_ignored() -> None:
     data = layout.encode_states(UUID(int=5), [], 1)
     with pytest.raises(layout.LayoutError, match="0 partitions"):
         layout.decode_states("/p", data, UUID(int=5), [(1,)])
 
 
-def test_the_list_of_changes_keeps_the_latest_and_knows_what_it_lost() -> None:
+def test_change_list_keeps_the_latest_changes_and_reports_a_gap() -> None:
     rows = [layout.ChangeRow("topic", f"t{number}") for number in range(250)]
     changes = layout.ChangeLog(7, ()).with_rows(rows[:10]).with_rows(rows[10:])
     assert layout.decode_changes(layout.encode_changes(changes)) == changes

@@ -73,7 +73,7 @@ def test_every_partition_has_one_owner_whatever_the_order(
 
 
 @given(questions())
-def test_uniform_leaves_nothing_that_one_move_would_balance(
+def test_uniform_assignment_cannot_be_improved_by_one_reassignment(
     question: tuple[dict[str, Subscriber], dict[UUID, int]],
 ) -> None:
     members, counts = question
@@ -87,7 +87,7 @@ def test_uniform_leaves_nothing_that_one_move_would_balance(
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(question=questions())
-def test_asking_again_moves_nothing(
+def test_repeated_assignment_changes_nothing(
     name: str, question: tuple[dict[str, Subscriber], dict[UUID, int]]
 ) -> None:
     members, counts = question
@@ -97,7 +97,7 @@ def test_asking_again_moves_nothing(
 
 
 @given(st.integers(1, 12), st.integers(0, 40), st.integers(0, 11))
-def test_uniform_moves_no_more_than_balance_asks_for(
+def test_uniform_changes_only_what_the_balance_requires(
     members: int, partitions: int, leaver: int
 ) -> None:
     topic_id = TOPICS[0]
@@ -114,7 +114,7 @@ def test_uniform_moves_no_more_than_balance_asks_for(
 
 
 @given(questions())
-def test_range_gives_runs_of_neighbours_and_cuts_like_topics_alike(
+def test_range_assigns_adjacent_partitions_and_equal_topics_equally(
     question: tuple[dict[str, Subscriber], dict[UUID, int]],
 ) -> None:
     members, counts = question
@@ -134,7 +134,7 @@ def test_range_gives_runs_of_neighbours_and_cuts_like_topics_alike(
                     assert assigned[member_id].get(other) == assigned[member_id].get(topic_id)
 
 
-def test_range_keeps_the_order_of_those_who_have_something() -> None:
+def test_range_keeps_the_order_of_members_with_partitions() -> None:
     topic_id = TOPICS[0]
     topics = frozenset((topic_id,))
     before = assign_range({id_: Subscriber(topics, {}) for id_ in "zy"}, {topic_id: 9})
@@ -145,7 +145,7 @@ def test_range_keeps_the_order_of_those_who_have_something() -> None:
     assert size(common(before["y"], after["y"])) == 3
 
 
-def test_large_groups_are_assigned_at_once() -> None:
+def test_large_groups_are_assigned_in_one_call() -> None:
     counts = dict.fromkeys(TOPICS, 500)
     topics = [frozenset(TOPICS[number % 4 :]) for number in range(300)]
     members = {f"m{number}": Subscriber(topics[number], {}) for number in range(300)}

@@ -6,7 +6,7 @@ from headrace.model.errors import ErrorCode
 from tests.unit.group.classic_scenario import REBALANCE_MS, SESSION_MS, Table
 
 
-def test_a_newcomer_first_gets_an_id_and_joins_with_it() -> None:
+def test_new_member_first_gets_an_id_and_joins_with_it() -> None:
     table = Table()
     reply = table.joined(table.ask_to_join("a"))
     assert reply.error is ErrorCode.MEMBER_ID_REQUIRED
@@ -26,7 +26,7 @@ def test_an_old_client_is_a_member_with_its_first_request() -> None:
     assert table.joined(ticket).generation == 1
 
 
-def test_an_id_that_nobody_comes_back_for_lapses_with_its_session() -> None:
+def test_unused_member_id_expires_after_its_session_timeout() -> None:
     table = Table()
     table.ids["a"] = table.joined(table.ask_to_join("a")).member_id
     table.wait(SESSION_MS)
@@ -34,7 +34,7 @@ def test_an_id_that_nobody_comes_back_for_lapses_with_its_session() -> None:
     assert table.group.is_vacant
 
 
-def test_a_new_group_waits_for_more_members_and_a_bit_longer_for_each() -> None:
+def test_new_group_waits_for_members_and_longer_after_each() -> None:
     table = Table()
     first = table.join("a")
     table.wait(2_000)
@@ -54,7 +54,7 @@ def test_the_wait_of_a_new_group_ends_with_its_rebalance_timeout() -> None:
     assert table.joined(first).generation == 1
 
 
-def test_without_a_delay_the_first_generation_comes_at_once() -> None:
+def test_first_generation_starts_immediately_without_a_delay() -> None:
     table = Table(ClassicLimits(initial_rebalance_delay_ms=0))
     tickets = [table.join("a"), table.join("b")]
     table.wait(0)
@@ -75,7 +75,7 @@ def test_without_a_delay_a_late_second_member_supersedes_an_assignment_that_is_n
     assert table.joined(again).generation == table.joined(second).generation == 2
 
 
-def test_the_leader_hears_of_all_members_and_the_others_of_none() -> None:
+def test_leader_gets_all_members_and_the_others_get_none() -> None:
     table = Table()
     tickets = {name: table.join(name) for name in "abc"}
     table.wait(9_000)
@@ -88,7 +88,7 @@ def test_the_leader_hears_of_all_members_and_the_others_of_none() -> None:
     assert replies["b"].protocol_type == "consumer"
 
 
-def test_everyone_gets_what_the_leader_gave_them() -> None:
+def test_every_member_gets_its_assignment_of_the_leader() -> None:
     table = Table()
     names = "abc"
     joins = {name: table.join(name) for name in names}
@@ -114,7 +114,7 @@ def test_assignments_are_stored_before_they_are_sent() -> None:
     assert (value.generation, value.protocol, value.leader) == (1, "range", table.ids["a"])
 
 
-def test_a_group_that_cannot_be_stored_gives_out_nothing_and_begins_anew() -> None:
+def test_group_whose_append_fails_returns_no_assignment_and_rebalances_again() -> None:
     table = Table()
     joins = {name: table.join(name) for name in "ab"}
     table.wait(9_000)
@@ -142,7 +142,7 @@ def test_a_new_member_makes_the_others_rejoin() -> None:
     assert len(table.joined(tickets[0]).members) == 3
 
 
-def test_a_member_that_is_too_slow_to_rejoin_is_left_behind() -> None:
+def test_member_that_rejoins_too_late_is_removed() -> None:
     table = Table()
     generation = table.stable("a", "b")
     newcomer = table.join("c")
@@ -155,7 +155,7 @@ def test_a_member_that_is_too_slow_to_rejoin_is_left_behind() -> None:
     assert table.heartbeat("b", generation) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_silent_member_ends_its_session_and_the_rebalance_goes_on_without_it() -> None:
+def test_rebalance_continues_without_a_member_whose_session_expired() -> None:
     table = Table()
     generation = table.stable("a", "b")
     table.wait(SESSION_MS - 1)
@@ -203,7 +203,7 @@ def test_a_member_that_waits_for_others_needs_no_heartbeats() -> None:
     assert len(table.group.members) == 2
 
 
-def test_a_lost_answer_to_a_join_is_given_again() -> None:
+def test_lost_join_response_is_sent_again() -> None:
     table = Table()
     table.stable("a", "b")
     ticket = table.join("b")
@@ -221,7 +221,7 @@ def test_a_leader_that_rejoins_a_stable_group_wants_a_rebalance() -> None:
     assert table.joined(ticket).generation == generation + 1
 
 
-def test_other_metadata_makes_a_rebalance_also_before_the_assignment() -> None:
+def test_changed_metadata_starts_a_rebalance_also_before_the_assignment() -> None:
     table = Table()
     joins = {name: table.join(name) for name in "ab"}
     table.wait(9_000)
@@ -234,7 +234,7 @@ def test_other_metadata_makes_a_rebalance_also_before_the_assignment() -> None:
     assert table.synced(table.sync("a", 1, a=b"x")).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_who_asks_twice_to_join_is_answered_once_on_each_connection() -> None:
+def test_repeated_join_gets_one_response_on_each_connection() -> None:
     table = Table()
     table.stable("a", "b")
     first = table.join("a")
@@ -255,7 +255,7 @@ def test_members_leave_and_the_last_one_leaves_an_empty_group_that_is_stored() -
     assert (value.members, value.generation, value.protocol) == ((), generation + 1, None)
 
 
-def test_an_empty_group_that_cannot_be_stored_is_empty_all_the_same() -> None:
+def test_group_is_empty_even_if_its_record_cannot_be_stored() -> None:
     table = Table()
     table.stable("a")
     table.broken = ErrorCode.NOT_COORDINATOR
@@ -263,7 +263,7 @@ def test_an_empty_group_that_cannot_be_stored_is_empty_all_the_same() -> None:
     assert table.state == "Empty"
 
 
-def test_who_leaves_while_waiting_to_join_is_told_to_come_without_an_id() -> None:
+def test_leaving_during_join_returns_unknown_member_id() -> None:
     table = Table()
     table.stable("a")
     ticket = table.join("b")
@@ -272,7 +272,7 @@ def test_who_leaves_while_waiting_to_join_is_told_to_come_without_an_id() -> Non
     assert table.joined(ticket).member_id == ""
 
 
-def test_an_id_that_was_only_handed_out_leaves_without_a_rebalance() -> None:
+def test_unused_member_id_leaves_without_a_rebalance() -> None:
     table = Table()
     table.stable("a")
     table.ids["b"] = table.joined(table.ask_to_join("b")).member_id
@@ -280,7 +280,7 @@ def test_an_id_that_was_only_handed_out_leaves_without_a_rebalance() -> None:
     assert table.state == "Stable"
 
 
-def test_a_generation_waits_for_ids_that_were_handed_out() -> None:
+def test_generation_waits_for_unused_member_ids() -> None:
     table = Table()
     table.stable("a")
     table.ids["b"] = table.joined(table.ask_to_join("b")).member_id
@@ -290,7 +290,7 @@ def test_a_generation_waits_for_ids_that_were_handed_out() -> None:
     assert table.joined(again).generation == 2
 
 
-def test_an_unheard_answer_does_not_count_as_a_heartbeat() -> None:
+def test_response_to_a_closed_connection_is_not_a_heartbeat() -> None:
     table = Table()
     generation = table.stable("a", "b")
     ticket = table.join("a")
@@ -301,7 +301,7 @@ def test_an_unheard_answer_does_not_count_as_a_heartbeat() -> None:
     assert table.heartbeat("a", generation) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_client_that_goes_before_it_knows_its_id_is_no_member() -> None:
+def test_client_that_disconnects_before_it_gets_an_id_is_not_a_member() -> None:
     table = Table()
     ticket = table.ask_to_join("a", needs_known_id=False)
     table.carry_out(table.group.abandoned(ticket, table.now))
@@ -310,7 +310,7 @@ def test_a_client_that_goes_before_it_knows_its_id_is_no_member() -> None:
     assert table.group.is_vacant
 
 
-def test_a_join_that_was_given_up_may_be_asked_for_again() -> None:
+def test_cancelled_join_can_be_repeated() -> None:
     table = Table()
     table.stable("a", "b")
     ticket = table.join("a")
@@ -321,7 +321,7 @@ def test_a_join_that_was_given_up_may_be_asked_for_again() -> None:
     assert table.joined(second).generation == table.joined(third).generation == 2
 
 
-def test_a_restart_keeps_the_generation_and_gives_members_a_whole_session() -> None:
+def test_restart_keeps_the_generation_and_restarts_session_timeouts() -> None:
     table = Table()
     generation = table.stable("a", "b")
     table.wait(SESSION_MS - 1)
@@ -346,7 +346,7 @@ def test_a_restart_in_the_middle_of_a_rebalance_goes_back_to_the_last_generation
     assert table.heartbeat("b", generation) is ErrorCode.NONE
 
 
-def test_a_coordinator_that_ends_answers_everyone_who_waits() -> None:
+def test_ending_coordinator_responds_to_all_waiting_requests() -> None:
     table = Table()
     table.stable("a")
     waiting = table.join("b")
@@ -363,14 +363,14 @@ def test_the_number_of_a_generation_never_overflows() -> None:
     assert table.joined(table.join("a")).generation == 1
 
 
-def test_a_rebalance_timeout_of_nothing_does_not_spin() -> None:
+def test_rebalance_timeout_0_causes_no_endless_loop() -> None:
     table = Table()
     ticket = table.join("a", rebalance_timeout_ms=0)
     table.wait(10_000)
     assert table.joined(ticket).generation == 1
 
 
-def test_forgetting_a_handed_out_id_lets_a_rebalance_end() -> None:
+def test_rebalance_completes_when_an_unused_member_id_is_forgotten() -> None:
     table = Table()
     table.stable("a")
     handed_out = table.joined(table.ask_to_join("b")).member_id
@@ -379,7 +379,7 @@ def test_forgetting_a_handed_out_id_lets_a_rebalance_end() -> None:
     assert table.joined(waiting).generation == 2
 
 
-def test_many_leave_with_one_rebalance() -> None:
+def test_many_leaving_members_cause_one_rebalance() -> None:
     table = Table()
     generation = table.stable("a", "b", "c")
     outcome, errors = table.group.leave(

@@ -41,7 +41,7 @@ def expected(group: str, topic: str, each: CommitPartition, retention_ms: int) -
 
 @settings(max_examples=80, deadline=None)
 @given(asked, st.integers(0, 2**62))
-def test_a_batch_holds_a_record_of_each_commit_and_leaves_what_applying_them_would(
+def test_batch_has_a_record_per_commit_and_applies_them_all(
     asked: list[tuple[str, int, list[tuple[str, list[tuple[int, int, int, str, bool]]]]]],
     base_offset: int,
 ) -> None:
@@ -86,7 +86,7 @@ def written(raw_key: bytes | None, raw: bytes | None) -> GroupRecord:
         (100_000, "ü" * 16_383, "ü" * 16_384),
     ],
 )
-def test_metadata_that_is_too_large_is_refused_for_its_own_partition(
+def test_metadata_that_is_too_large_is_rejected_for_its_own_partition(
     size_max: int, kept: str, refused: str
 ) -> None:
     batch = CommitBatch(WALL_MS, size_max)
@@ -96,7 +96,7 @@ def test_metadata_that_is_too_large_is_refused_for_its_own_partition(
     assert batch.record_count == 1
 
 
-def test_a_commit_that_fits_no_batch_is_refused() -> None:
+def test_commit_larger_than_a_batch_is_rejected() -> None:
     bench = Bench()
     bench.log.batch_bytes_max = 200
     wanted = commits(CommitRequest("g"), *(part(number, 1) for number in range(10)))
@@ -104,7 +104,7 @@ def test_a_commit_that_fits_no_batch_is_refused() -> None:
     assert bench.log.batches == []
 
 
-def test_commits_that_came_together_are_one_batch_and_each_has_its_answer() -> None:
+def test_simultaneous_commits_are_one_batch_and_each_gets_a_response() -> None:
     async def scene() -> None:
         bench = Bench()
         stranger = commits(CommitRequest("g", "x", None, 3), part(0, 9))
@@ -120,7 +120,7 @@ def test_commits_that_came_together_are_one_batch_and_each_has_its_answer() -> N
     asyncio.run(scene())
 
 
-def test_commits_that_wait_for_the_same_followers_are_answered_together() -> None:
+def test_commits_that_wait_for_the_same_followers_get_responses_together() -> None:
     async def scene() -> None:
         bench = Bench()
         bench.log.holds = True
@@ -137,7 +137,7 @@ def test_commits_that_wait_for_the_same_followers_are_answered_together() -> Non
     asyncio.run(scene())
 
 
-def test_a_fault_of_ours_costs_one_commit_and_no_other(
+def test_internal_error_fails_only_one_commit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench()
@@ -181,7 +181,7 @@ def test_a_commit_that_cannot_be_encoded_leaves_nothing_in_the_batch(
     assert "'bad'" in logged.getMessage()
 
 
-def test_a_fault_of_one_shard_refuses_no_commit_of_another(
+def test_internal_error_of_one_shard_does_not_affect_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_frame: bytes) -> int:
@@ -217,7 +217,7 @@ def test_commits_that_are_too_large_together_are_written_one_by_one() -> None:
     asyncio.run(scene())
 
 
-def test_commits_that_cannot_be_written_are_all_refused_and_none_is_shown() -> None:
+def test_commits_that_cannot_be_written_are_rejected_and_not_visible() -> None:
     async def scene() -> None:
         bench = Bench()
         bench.commit_all(*(commits(CommitRequest(name), part(0, 1)) for name in "ab"))
@@ -229,7 +229,7 @@ def test_commits_that_cannot_be_written_are_all_refused_and_none_is_shown() -> N
     asyncio.run(scene())
 
 
-def test_more_commits_than_one_batch_may_hold_are_several() -> None:
+def test_commits_that_exceed_one_batch_are_several_batches() -> None:
     async def scene() -> None:
         bench = Bench()
         count = RECORDS_PER_BATCH_MAX + 1

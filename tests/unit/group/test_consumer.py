@@ -18,7 +18,7 @@ def test_the_first_member_gets_all_partitions_with_its_first_heartbeat() -> None
     assert str(table.group.state) == "Stable"
 
 
-def test_a_newcomer_waits_until_the_owner_has_given_up_its_share() -> None:
+def test_new_member_waits_until_the_owner_has_released_partitions() -> None:
     table = Table()
     table.join("a")
     assert table.join("b").assignment == NOTHING
@@ -44,14 +44,14 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
     assert len(table.log) == before
 
 
-def test_a_full_request_is_told_the_assignment_again() -> None:
+def test_full_heartbeat_returns_the_assignment_again() -> None:
     table = Table()
     table.join("a")
     reply = table.beat("a", topics=("t",), rebalance_timeout_ms=REBALANCE_MS)
     assert reply.assignment == table.owned["a"]
 
 
-def test_who_leaves_makes_room_at_once() -> None:
+def test_partitions_of_a_leaving_member_are_free_immediately() -> None:
     table = Table()
     for name in ("a", "b"):
         table.join(name)
@@ -62,7 +62,7 @@ def test_who_leaves_makes_room_at_once() -> None:
     assert table.indexes("a") == [0, 1, 2, 3]
 
 
-def test_the_last_one_leaves_an_empty_group_whose_epoch_goes_on() -> None:
+def test_group_without_members_keeps_increasing_its_epoch() -> None:
     table = Table()
     table.join("a")
     table.leave("a")
@@ -71,7 +71,7 @@ def test_the_last_one_leaves_an_empty_group_whose_epoch_goes_on() -> None:
     assert table.join("b").member_epoch == 3
 
 
-def test_silence_for_a_session_ends_a_membership() -> None:
+def test_member_without_heartbeats_is_removed_after_its_session_timeout() -> None:
     table = Table()
     for name in ("a", "b"):
         table.join(name)
@@ -85,7 +85,7 @@ def test_silence_for_a_session_ends_a_membership() -> None:
     )
 
 
-def test_who_does_not_give_up_in_time_is_removed() -> None:
+def test_member_that_does_not_revoke_in_time_is_removed() -> None:
     table = Table()
     table.join("a")
     table.join("b")
@@ -100,7 +100,7 @@ def test_who_does_not_give_up_in_time_is_removed() -> None:
     assert table.indexes("b") == [0, 1, 2, 3]
 
 
-def test_deadlines_begin_anew_where_the_group_is_loaded() -> None:
+def test_deadlines_restart_when_the_group_is_loaded() -> None:
     table = Table()
     table.join("a")
     table.join("b")
@@ -114,7 +114,7 @@ def test_deadlines_begin_anew_where_the_group_is_loaded() -> None:
     assert list(table.group.members) == ["b"]
 
 
-def test_a_removal_that_the_log_does_not_take_is_tried_again_later() -> None:
+def test_removal_whose_append_fails_is_retried() -> None:
     table = Table()
     table.join("a")
     table.broken = ErrorCode.NOT_COORDINATOR
@@ -125,7 +125,7 @@ def test_a_removal_that_the_log_does_not_take_is_tried_again_later() -> None:
     assert table.group.is_empty
 
 
-def test_a_lost_answer_costs_nothing() -> None:
+def test_lost_response_has_no_effect() -> None:
     table = Table()
     table.join("a")
     table.join("b")
@@ -158,7 +158,7 @@ def test_the_previous_epoch_with_partitions_that_are_another_s_is_fenced() -> No
     assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_fenced_member_joins_again_under_its_id_and_has_its_share_again() -> None:
+def test_fenced_member_joins_again_with_its_id_and_gets_partitions() -> None:
     table = Table()
     table.join("a")
     table.join("b")
@@ -169,7 +169,7 @@ def test_a_fenced_member_joins_again_under_its_id_and_has_its_share_again() -> N
     table.check_owners()
 
 
-def test_strangers_are_not_members() -> None:
+def test_unknown_member_ids_are_rejected() -> None:
     table = Table()
     assert table.refused(ConsumerHeartbeat("x", 3, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
     assert table.refused(ConsumerHeartbeat("x", -1, "x", "/h")) is ErrorCode.GROUP_ID_NOT_FOUND
@@ -178,7 +178,7 @@ def test_strangers_are_not_members() -> None:
     assert table.refused(ConsumerHeartbeat("x", -1, "x", "/h")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_turns_newcomers_away_and_keeps_its_members() -> None:
+def test_full_group_rejects_new_members_and_keeps_its_own() -> None:
     table = Table(limits=ConsumerLimits(size_max=1))
     table.join("a")
     asked = ConsumerHeartbeat("b", 0, "b", "/h", topics=("t",), owned=NOTHING)
@@ -186,7 +186,7 @@ def test_a_full_group_turns_newcomers_away_and_keeps_its_members() -> None:
     table.join("a")
 
 
-def test_members_together_may_not_say_more_than_the_limit() -> None:
+def test_total_size_of_subscriptions_is_limited() -> None:
     table = Table(limits=ConsumerLimits(metadata_bytes_max=3_000))
     table.join("a")
     names = tuple(f"{number:0249}" for number in range(10))
@@ -212,7 +212,7 @@ def test_new_partitions_and_topics_raise_the_epoch_at_the_next_heartbeat() -> No
     assert len(table.owned["a"]) == 1
 
 
-def test_topics_that_changed_while_nobody_led_are_seen_after_loading() -> None:
+def test_topic_changes_without_a_coordinator_are_noticed_after_loading() -> None:
     table = Table()
     table.join("a")
     table.make_topic("t", 5)
@@ -233,7 +233,7 @@ def test_another_subscription_raises_the_epoch() -> None:
     assert table.indexes("a") == []
 
 
-def test_the_assignor_that_most_members_ask_for_is_taken() -> None:
+def test_assignor_that_most_members_request_is_used() -> None:
     table = Table({"t": 4, "u": 4})
     table.join("a", "t", "u", assignor="range")
     table.join("b", "t", "u", assignor="range")
@@ -242,7 +242,7 @@ def test_the_assignor_that_most_members_ask_for_is_taken() -> None:
     assert table.indexes("a", "t") == table.indexes("a", "u") == [0, 1]
 
 
-def test_what_is_written_is_what_another_coordinator_reads() -> None:
+def test_next_coordinator_loads_the_same_state() -> None:
     table = Table()
     for name in ("a", "b", "c"):
         table.join(name, instance_id=f"i-{name}", rack_id="r")
@@ -291,7 +291,7 @@ def test_commits_need_the_member_s_own_epoch() -> None:
     table.group.check_commit("", None, -1, table.now)
 
 
-def test_offsets_are_fetched_by_anybody_who_does_not_claim_to_be_a_member() -> None:
+def test_offset_fetch_without_a_member_id_is_allowed() -> None:
     table = Table()
     table.join("a")
     table.group.check_fetch(None, -1)
@@ -304,7 +304,7 @@ def test_offsets_are_fetched_by_anybody_who_does_not_claim_to_be_a_member() -> N
     assert unknown.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_is_listed_and_deleted_as_what_it_is() -> None:
+def test_group_is_listed_and_deleted_with_its_type() -> None:
     table = Table()
     table.join("a")
     (listed,) = table.shard.list_groups(frozenset(), frozenset())
@@ -324,7 +324,7 @@ def test_a_group_is_listed_and_deleted_as_what_it_is() -> None:
     assert table.shard.find(GROUP) is None
 
 
-def test_members_of_the_consumer_protocol_can_leave_by_the_classic_one() -> None:
+def test_members_of_the_consumer_protocol_can_use_leave_group() -> None:
     table = Table()
     table.join("a")
     outcome, errors = table.group.leave([Leaver("a"), Leaver("x")], table.now)
@@ -332,7 +332,7 @@ def test_members_of_the_consumer_protocol_can_leave_by_the_classic_one() -> None
     assert outcome.records
 
 
-def test_a_crowd_is_let_in_and_gets_its_share_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_simultaneous_members_join_and_get_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "LARGE_GROUP_SIZE", 5)
     table = Table({"t": 60})
     names = [f"m{number}" for number in range(50)]

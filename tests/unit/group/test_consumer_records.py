@@ -82,7 +82,7 @@ def test_keys_are_as_kafka_writes_them() -> None:
     assert encode_key(EpochKey("g")).hex() == "0003" + "000167"
 
 
-def test_what_a_newer_kafka_adds_is_passed_over() -> None:
+def test_unknown_fields_of_newer_versions_are_skipped() -> None:
     with_epochs = (
         "000000000005000000040102000000000000000100000000000000020300000000000000020100090300000003"
         "000000040100"
@@ -138,7 +138,7 @@ values: st.SearchStrategy[tuple[ConsumerKey, ConsumerValue]] = st.one_of(
 
 
 @given(values)
-def test_a_record_comes_back(record: tuple[ConsumerKey, ConsumerValue]) -> None:
+def test_record_is_decoded_unchanged(record: tuple[ConsumerKey, ConsumerValue]) -> None:
     key, value = record
     assert decode_key(encode_key(key)) == key
     assert decode_value(key, encode_value(value)) == value

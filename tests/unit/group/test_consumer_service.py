@@ -31,7 +31,7 @@ async def beat(bench: Bench, request: ConsumerHeartbeat) -> ConsumerHeartbeatRep
     return await now(bench.groups.beat("g", request))
 
 
-def test_an_assignment_is_told_when_its_records_are_committed() -> None:
+def test_assignment_is_returned_when_its_records_are_committed() -> None:
     async def scene() -> None:
         bench = bench_of()
         bench.log.holds = True
@@ -44,7 +44,7 @@ def test_an_assignment_is_told_when_its_records_are_committed() -> None:
     asyncio.run(scene())
 
 
-def test_a_log_that_takes_nothing_is_told_in_words_that_members_know() -> None:
+def test_failed_append_returns_a_retriable_error_to_members() -> None:
     async def scene() -> None:
         bench = bench_of()
         bench.log.fails_with = ErrorCode.KAFKA_STORAGE_ERROR
@@ -58,7 +58,7 @@ def test_a_log_that_takes_nothing_is_told_in_words_that_members_know() -> None:
     asyncio.run(scene())
 
 
-def test_a_member_that_reads_other_topics_is_answered_after_a_moment() -> None:
+def test_member_that_changes_its_topics_gets_a_delayed_response() -> None:
     """All others at once: the moment is for clients that unsubscribe right after it."""
 
     async def scene() -> None:
@@ -75,7 +75,7 @@ def test_a_member_that_reads_other_topics_is_answered_after_a_moment() -> None:
     asyncio.run(scene())
 
 
-def test_sessions_end_by_the_clock_and_another_coordinator_goes_on() -> None:
+def test_sessions_expire_by_the_clock_and_another_coordinator_continues() -> None:
     async def scene() -> None:
         bench = bench_of()
         await beat(bench, joining("a"))
@@ -97,7 +97,7 @@ def test_sessions_end_by_the_clock_and_another_coordinator_goes_on() -> None:
     asyncio.run(scene())
 
 
-def test_a_topic_that_grows_is_seen_at_the_next_heartbeat() -> None:
+def test_added_partitions_are_noticed_at_the_next_heartbeat() -> None:
     async def scene() -> None:
         bench = bench_of()
         await beat(bench, joining("a"))
@@ -111,7 +111,7 @@ def test_a_topic_that_grows_is_seen_at_the_next_heartbeat() -> None:
     asyncio.run(scene())
 
 
-def test_offsets_are_fetched_under_the_epoch_that_counts() -> None:
+def test_offset_fetch_checks_the_member_epoch() -> None:
     async def scene() -> None:
         bench = bench_of()
         await beat(bench, joining("a"))
@@ -125,7 +125,7 @@ def test_offsets_are_fetched_under_the_epoch_that_counts() -> None:
     asyncio.run(scene())
 
 
-def test_who_waits_in_a_classic_group_hears_of_its_conversion() -> None:
+def test_waiting_classic_members_get_a_response_at_the_conversion() -> None:
     async def scene() -> None:
         settings = replace(
             SETTINGS, classic=replace(SETTINGS.classic, initial_rebalance_delay_ms=3_000)
@@ -146,7 +146,7 @@ def test_who_waits_in_a_classic_group_hears_of_its_conversion() -> None:
     asyncio.run(scene())
 
 
-def test_a_broker_may_offer_the_classic_protocol_alone() -> None:
+def test_broker_can_disable_the_consumer_protocol() -> None:
     async def scene() -> None:
         bench = Bench(settings=replace(SETTINGS, offers_consumer_protocol=False))
         with pytest.raises(ApiError) as refused:
@@ -156,7 +156,7 @@ def test_a_broker_may_offer_the_classic_protocol_alone() -> None:
     asyncio.run(scene())
 
 
-def test_a_classic_member_that_does_not_join_again_is_removed_when_its_time_is_up() -> None:
+def test_classic_member_that_does_not_rejoin_is_removed_at_its_deadline() -> None:
     async def scene() -> None:
         bench = bench_of()
         await beat(bench, joining("a"))

@@ -14,7 +14,7 @@ def instances() -> Table:
     return table
 
 
-def test_an_instance_that_comes_back_in_time_has_what_it_had() -> None:
+def test_returning_instance_keeps_its_partitions() -> None:
     table = instances()
     had = table.indexes("b")
     assert table.leave("b", -2, "i-b").member_epoch == -2
@@ -24,7 +24,7 @@ def test_an_instance_that_comes_back_in_time_has_what_it_had() -> None:
     assert list(table.group.members) == ["a", "b2"]
 
 
-def test_an_instance_that_stays_away_loses_its_place_with_its_session() -> None:
+def test_missing_instance_is_removed_after_its_session_timeout() -> None:
     table = instances()
     table.leave("b", -2, "i-b")
     for _ in range(3):
@@ -33,7 +33,7 @@ def test_an_instance_that_stays_away_loses_its_place_with_its_session() -> None:
     assert table.indexes("a") == [0, 1, 2, 3]
 
 
-def test_what_an_instance_was_to_give_up_is_free_when_it_is_away() -> None:
+def test_partitions_that_a_missing_instance_had_to_revoke_are_free() -> None:
     table = Table()
     table.join("a", instance_id="i-a")
     table.join("b")
@@ -43,7 +43,7 @@ def test_what_an_instance_was_to_give_up_is_free_when_it_is_away() -> None:
     assert table.indexes("b") == [2, 3]
 
 
-def test_an_instance_that_is_still_there_is_not_replaced() -> None:
+def test_active_instance_is_not_replaced() -> None:
     table = instances()
     asked = ConsumerHeartbeat("b2", 0, "b", "/h", "i-b", topics=("t",), owned=NOTHING)
     assert table.refused(asked) is ErrorCode.UNRELEASED_INSTANCE_ID
@@ -55,7 +55,7 @@ def test_an_instance_that_is_still_there_is_not_replaced() -> None:
     table.settle("a", "b2")
 
 
-def test_the_older_twin_is_fenced() -> None:
+def test_older_member_with_the_same_instance_id_is_fenced() -> None:
     table = instances()
     table.leave("b", -2, "i-b")
     table.join("b2", instance_id="i-b")
@@ -66,21 +66,21 @@ def test_the_older_twin_is_fenced() -> None:
     assert table.refused(unknown) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_is_away_is_fenced_under_its_old_epoch() -> None:
+def test_missing_instance_is_fenced_with_its_old_epoch() -> None:
     table = instances()
     table.leave("b", -2, "i-b")
     asked = ConsumerHeartbeat("b", 2, "b", "/h", "i-b", owned=NOTHING)
     assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_an_instance_that_leaves_for_good_leaves_at_once() -> None:
+def test_instance_that_leaves_permanently_is_removed_immediately() -> None:
     table = instances()
     table.leave("b", -1, "i-b")
     assert "b" not in table.group.members
     assert "i-b" not in table.group.by_instance
 
 
-def test_an_instance_that_comes_back_with_another_subscription_raises_the_epoch() -> None:
+def test_returning_instance_with_another_subscription_raises_the_epoch() -> None:
     table = Table({"t": 2, "u": 2})
     table.join("a", instance_id="i-a")
     table.leave("a", -2, "i-a")
@@ -90,7 +90,7 @@ def test_an_instance_that_comes_back_with_another_subscription_raises_the_epoch(
     assert table.indexes("a2", "t") == []
 
 
-def test_a_full_group_lets_an_instance_come_back() -> None:
+def test_full_group_admits_a_returning_instance() -> None:
     table = instances()
     object.__setattr__(table.limits, "size_max", 2)
     table.leave("b", -2, "i-b")

@@ -8,7 +8,7 @@ from tests.unit.group.classic_scenario import SESSION_MS, Table
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 5_999, 1_800_001, 31_536_000_000])
-def test_a_session_timeout_outside_the_limits_is_refused(timeout_ms: int) -> None:
+def test_a_session_timeout_outside_the_limits_is_rejected(timeout_ms: int) -> None:
     table = Table()
     reply = table.joined(table.join("a", session_timeout_ms=timeout_ms))
     assert reply.error is ErrorCode.INVALID_SESSION_TIMEOUT
@@ -76,7 +76,7 @@ def test_a_sync_is_checked(generation: int, protocol_type: str | None, error: Er
     assert [reply.error for _, reply in outcome.replies] == [error]
 
 
-def test_strangers_are_told_so() -> None:
+def test_unknown_members_get_unknown_member_id() -> None:
     table = Table()
     table.stable("a")
     table.ids["x"] = "nobody"
@@ -87,7 +87,7 @@ def test_strangers_are_told_so() -> None:
     assert table.heartbeat("a", 0) is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_a_full_group_takes_nobody_more() -> None:
+def test_full_group_rejects_new_member() -> None:
     table = Table(ClassicLimits(size_max=2))
     table.stable("a", "b")
     assert table.joined(table.join("c")).error is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -95,7 +95,7 @@ def test_a_full_group_takes_nobody_more() -> None:
     assert table.joined(table.join("b")).error is ErrorCode.NONE
 
 
-def test_a_group_over_a_lowered_limit_sends_the_last_to_rejoin_away() -> None:
+def test_group_over_a_lowered_limit_rejects_the_last_members_that_rejoin() -> None:
     table = Table()
     table.stable("a", "b", "c")
     table.limits = ClassicLimits(size_max=2)
@@ -106,7 +106,7 @@ def test_a_group_over_a_lowered_limit_sends_the_last_to_rejoin_away() -> None:
     assert [table.joined(ticket).generation for ticket in tickets[:2]] == [2, 2]
 
 
-def test_metadata_that_no_record_could_hold_is_refused_at_the_door() -> None:
+def test_metadata_larger_than_a_record_is_rejected_at_the_join() -> None:
     table = Table(ClassicLimits(metadata_bytes_max=1_000))
     big = (("range", b"x" * 600),)
     table.stable("a", protocols=big)
@@ -116,7 +116,7 @@ def test_metadata_that_no_record_could_hold_is_refused_at_the_door() -> None:
     assert table.state == "PreparingRebalance"
 
 
-def test_a_commit_is_taken_from_members_of_this_generation_only() -> None:
+def test_commit_is_accepted_only_from_members_of_this_generation() -> None:
     table = Table()
     generation = table.stable("a")
     group = table.group
@@ -132,7 +132,7 @@ def test_a_commit_is_taken_from_members_of_this_generation_only() -> None:
         assert refused.value.code is error
 
 
-def test_a_commit_is_a_heartbeat_and_is_refused_between_join_and_sync() -> None:
+def test_a_commit_is_a_heartbeat_and_is_rejected_between_join_and_sync() -> None:
     table = Table()
     generation = table.stable("a")
     table.wait(SESSION_MS - 1)
@@ -145,7 +145,7 @@ def test_a_commit_is_a_heartbeat_and_is_refused_between_join_and_sync() -> None:
     assert refused.value.code is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_anybody_may_commit_for_a_group_without_members() -> None:
+def test_commit_without_a_member_id_is_accepted_for_a_group_without_members() -> None:
     table = Table()
     table.group.check_commit("", None, -1, table.now)
     table.stable("a")

@@ -115,7 +115,7 @@ def test_a_log_is_loaded_as_if_record_by_record(
         assert picture(found) == picture(expected), f"seed {seed}"
 
 
-def test_records_that_cannot_be_read_are_left_out_and_said(
+def test_invalid_records_are_skipped_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log, shard = MemoryLog(), Shard(0, ClassicLimits())
@@ -127,7 +127,7 @@ def test_records_that_cannot_be_read_are_left_out_and_said(
     assert "count=2" in caplog.text
 
 
-def test_records_of_newer_groups_are_counted_and_left_alone() -> None:
+def test_records_of_unknown_types_are_counted_and_ignored() -> None:
     log, shard = MemoryLog(), Shard(0, ClassicLimits())
     newer = struct.pack(">hh", 11, 1) + b"g"
     log.append(build_batch([NewRecord(newer, b"\x00\x00\x00\x00\x00\x01")]))
@@ -154,7 +154,7 @@ def consumer_picture(shard: Shard) -> object:
 
 
 @pytest.mark.parametrize("keys_max", [3, 50_000])
-def test_groups_that_pass_between_the_protocols_are_loaded_as_if_record_by_record(
+def test_converted_groups_are_loaded_as_if_record_by_record(
     keys_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loader, "KEYS_MAX", keys_max)

@@ -46,7 +46,7 @@ def has(table: Table, name: str, generation: int) -> list[int]:
     return sorted(index for _, indexes in given for index in indexes)
 
 
-def test_the_first_member_of_the_newer_protocol_converts_the_group() -> None:
+def test_first_member_of_the_consumer_protocol_converts_the_group() -> None:
     table = table_of()
     generation = one_member(table)
     reply = table.join("n")
@@ -68,7 +68,7 @@ def test_the_first_member_of_the_newer_protocol_converts_the_group() -> None:
     assert str(table.group.state) == "Stable"
 
 
-def test_an_eager_member_gives_up_everything_when_it_joins_again() -> None:
+def test_eager_member_releases_all_partitions_when_it_joins_again() -> None:
     table = table_of()
     one_member(table)
     table.join("n")
@@ -78,7 +78,7 @@ def test_an_eager_member_gives_up_everything_when_it_joins_again() -> None:
     assert table.indexes("n") == [2, 3]
 
 
-def test_the_converted_group_is_what_another_coordinator_reads() -> None:
+def test_next_coordinator_loads_the_converted_group() -> None:
     table = table_of()
     one_member(table)
     table.join("n")
@@ -89,7 +89,7 @@ def test_the_converted_group_is_what_another_coordinator_reads() -> None:
     assert table.group.owners == before.owners
 
 
-def test_the_last_member_of_the_newer_protocol_leaves_a_classic_group() -> None:
+def test_last_member_of_the_consumer_protocol_converts_the_group_back() -> None:
     table = table_of()
     one_member(table)
     table.join("n")
@@ -107,7 +107,7 @@ def test_the_last_member_of_the_newer_protocol_leaves_a_classic_group() -> None:
     assert str(table.classic.state) == "Stable"
 
 
-def test_it_is_classic_again_too_if_the_last_one_falls_silent() -> None:
+def test_group_is_converted_back_if_the_last_consumer_member_is_silent() -> None:
     table = table_of()
     one_member(table)
     table.join("n")
@@ -124,7 +124,7 @@ def test_it_is_classic_again_too_if_the_last_one_falls_silent() -> None:
 @pytest.mark.parametrize(
     ("upgrade", "downgrade"), [(False, False), (True, False), (False, True), (True, True)]
 )
-def test_the_policy_says_what_may_pass(upgrade: bool, downgrade: bool) -> None:
+def test_migration_policy_allows_or_rejects_conversions(upgrade: bool, downgrade: bool) -> None:
     table = table_of(can_upgrade=upgrade, can_downgrade=downgrade)
     one_member(table)
     if not upgrade:
@@ -140,7 +140,7 @@ def test_the_policy_says_what_may_pass(upgrade: bool, downgrade: bool) -> None:
     )
 
 
-def test_a_group_of_another_kind_stays_what_it_is() -> None:
+def test_group_of_another_protocol_type_is_not_converted() -> None:
     table = table_of()
     table.join_classic("", b"whatever", instance_id="i", new_member_id="w")
     table.wait(1)
@@ -150,7 +150,7 @@ def test_a_group_of_another_kind_stays_what_it_is() -> None:
     assert list(table.classic.members.by_id) == ["w"]
 
 
-def test_an_empty_group_changes_its_kind_with_whoever_comes() -> None:
+def test_empty_group_is_converted_by_the_next_member() -> None:
     table = table_of()
     generation = one_member(table)
     outcome, _ = table.classic.leave([Leaver("c")], table.now)
@@ -163,7 +163,7 @@ def test_an_empty_group_changes_its_kind_with_whoever_comes() -> None:
     assert table.joined(ticket).generation == epoch + 1
 
 
-def test_those_who_wait_in_a_classic_group_are_told_to_join_again() -> None:
+def test_waiting_classic_members_get_rebalance_in_progress() -> None:
     table = Table(limits=ConsumerLimits(classic=ClassicLimits(initial_rebalance_delay_ms=3_000)))
     first = table.join_classic("", new_member_id="c")
     assert table.joined(first).error is ErrorCode.MEMBER_ID_REQUIRED
@@ -177,7 +177,7 @@ def test_those_who_wait_in_a_classic_group_are_told_to_join_again() -> None:
     assert set(table.group.members) == {"c", "n"}
 
 
-def test_a_classic_newcomer_joins_a_consumer_group() -> None:
+def test_new_classic_member_joins_a_consumer_group() -> None:
     table = table_of()
     table.join("n")
     asked = table.joined(table.join_classic("", new_member_id="c"))
@@ -193,7 +193,7 @@ def test_a_classic_newcomer_joins_a_consumer_group() -> None:
     assert table.group.heartbeat("c", None, generation, table.now) is ErrorCode.NONE
 
 
-def test_classic_members_are_held_to_their_epoch_and_their_kind() -> None:
+def test_classic_members_are_checked_for_epoch_and_protocol() -> None:
     table = table_of()
     table.join("n")
     generation = rejoin(table, "c")
@@ -214,7 +214,7 @@ def test_classic_members_are_held_to_their_epoch_and_their_kind() -> None:
         assert table.joined(ticket).error is code
 
 
-def test_who_does_not_join_again_in_time_is_removed() -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed() -> None:
     table = table_of()
     table.join("n")
     generation = rejoin(table, "c")
@@ -228,7 +228,7 @@ def test_who_does_not_join_again_in_time_is_removed() -> None:
     assert set(table.group.members) == {"n", "m"}
 
 
-def test_who_joins_and_does_not_ask_for_its_assignment_is_removed() -> None:
+def test_member_that_joins_without_sync_is_removed() -> None:
     table = table_of()
     table.join("n")
     generation = rejoin(table, "c")
@@ -288,5 +288,5 @@ def test_a_subscription_of_every_version_is_read(version: int) -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"\x00", b"\x00\x00\x7f\xff\xff\xff", b"\xff\xff" + b"\0" * 8]
 )
-def test_what_is_no_subscription_is_none(raw: bytes) -> None:
+def test_invalid_subscription_is_none(raw: bytes) -> None:
     assert read_subscription(raw) is None

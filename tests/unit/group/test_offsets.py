@@ -56,7 +56,7 @@ def carry_out(shard: Shard, records: list[GroupRecord]) -> None:
         shard.apply(record, 100)
 
 
-def test_what_was_committed_comes_back_with_its_metadata_and_epoch() -> None:
+def test_committed_offset_is_returned_with_metadata_and_epoch() -> None:
     offsets = Offsets()
     committed(offsets, 1)
     offsets.apply(OffsetKey("g", "t", 1), OffsetValue(42, 7, "where I was", WALL_MS), 1)
@@ -87,7 +87,7 @@ def test_an_aborted_transaction_leaves_the_offset_as_it_was() -> None:
     assert offsets.fetch("g", "t", [0], True)[0].offset == 1
 
 
-def test_a_later_commit_stands_against_an_earlier_one_of_a_transaction_that_ends_after_it() -> None:
+def test_later_commit_overrides_an_earlier_one_of_a_transaction_that_ends_after_it() -> None:
     offsets = Offsets()
     offsets.apply(OffsetKey("g", "t", 0), OffsetValue(9, -1, "", WALL_MS), 5, producer_id=77)
     committed(offsets, 20, at=6)
@@ -104,7 +104,7 @@ def test_a_tombstone_takes_the_pending_offset_too() -> None:
     assert not offsets.has_any("g")
 
 
-def test_a_group_without_members_is_there_as_long_as_it_has_offsets() -> None:
+def test_group_without_members_exists_while_it_has_offsets() -> None:
     shard = Shard(0, ClassicLimits())
     commit_in(shard)
     assert [group.state for group in shard.list_groups(frozenset(), frozenset())] == ["Empty"]
@@ -131,7 +131,7 @@ def test_offsets_expire_counting_from_when_the_last_member_left() -> None:
     assert shard.find("g") is None
 
 
-def test_a_living_group_forgets_only_topics_that_it_does_not_read() -> None:
+def test_offsets_of_a_group_with_members_expire_only_for_unread_topics() -> None:
     shard = Shard(0, ClassicLimits())
     living_group(shard, "t")
     commit_in(shard, "t")
@@ -173,7 +173,7 @@ def test_an_empty_group_without_offsets_is_forgotten() -> None:
     assert shard.find("g") is None
 
 
-def test_a_group_is_deleted_with_all_its_offsets_but_not_while_it_lives() -> None:
+def test_group_is_deleted_with_its_offsets_but_not_with_members() -> None:
     shard = Shard(0, ClassicLimits())
     living_group(shard, "t")
     commit_in(shard, "t")
@@ -199,7 +199,7 @@ def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
     assert records == [GroupRecord(OffsetKey("g", "old", 0), None)]
 
 
-def test_a_deleted_topic_takes_its_offsets_along_in_every_group() -> None:
+def test_deletion_of_a_topic_deletes_its_offsets_in_every_group() -> None:
     offsets = Offsets()
     for group in ("g", "h"):
         committed(offsets, 1, "t", group=group)
@@ -212,9 +212,7 @@ def test_a_deleted_topic_takes_its_offsets_along_in_every_group() -> None:
 @pytest.mark.parametrize(
     ("api_version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_a_member_of_a_group_that_does_not_exist_may_not_commit(
-    api_version: int, error: ErrorCode
-) -> None:
+def test_member_of_an_unknown_group_cannot_commit(api_version: int, error: ErrorCode) -> None:
     shard = Shard(0, ClassicLimits())
     shard.check_commit(CommitRequest("g", version=api_version), NOW)
     with pytest.raises(ApiError) as refused:
@@ -237,7 +235,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
     assert listed(set(), {"consumer"}) == set()
 
 
-def test_records_of_other_kinds_are_counted_and_left_alone() -> None:
+def test_records_of_other_types_are_counted_and_ignored() -> None:
     shard = Shard(0, ClassicLimits())
     for _ in range(2):
         shard.apply(GroupRecord(ForeignKey(3, b"\x00\x01g"), b"\x00\x00"), 0)
@@ -253,7 +251,7 @@ def test_hashes_are_those_of_java(text: str, number: int) -> None:
     assert java_hash(text) == number
 
 
-def test_a_group_lives_where_kafka_looks_for_it() -> None:
+def test_group_is_stored_in_the_partition_that_kafka_uses() -> None:
     assert partition_for("polygenelubricants", 50) == 0
     assert partition_for("a", 50) == 47
     assert (

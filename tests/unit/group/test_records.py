@@ -96,7 +96,7 @@ def test_an_empty_group_has_neither_protocol_nor_leader() -> None:
 
 
 @given(st.builds(OffsetKey, texts, texts, int32s) | st.builds(GroupKey, texts))
-def test_a_key_comes_back(key: OffsetKey | GroupKey) -> None:
+def test_key_is_decoded_unchanged(key: OffsetKey | GroupKey) -> None:
     assert decode_key(encode_key(key)) == key
 
 
@@ -104,12 +104,12 @@ def test_a_key_comes_back(key: OffsetKey | GroupKey) -> None:
     st.builds(OffsetValue, int64s, int32s, texts, int64s, st.just(-1))
     | st.builds(OffsetValue, int64s, st.just(-1), texts, int64s, int64s)
 )
-def test_an_offset_comes_back(value: OffsetValue) -> None:
+def test_offset_is_decoded_unchanged(value: OffsetValue) -> None:
     assert decode_value(OffsetKey("g", "t", 0), encode_value(value)) == value
 
 
 @given(groups)
-def test_a_group_comes_back(value: GroupValue) -> None:
+def test_group_is_decoded_unchanged(value: GroupValue) -> None:
     assert decode_value(GroupKey("g"), encode_value(value)) == value
 
 

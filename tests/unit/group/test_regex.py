@@ -34,7 +34,7 @@ def test_an_expression_means_whole_names() -> None:
         "(" * 4_000,
     ],
 )
-def test_what_re2_does_not_take_is_refused_with_a_reason(pattern: str) -> None:
+def test_expression_that_re2_rejects_is_an_error_with_a_reason(pattern: str) -> None:
     with pytest.raises(ApiError) as refused:
         matching(pattern, ["a"])
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -55,7 +55,7 @@ def test_a_member_reads_the_topics_that_match_and_those_it_names() -> None:
     assert table.group.is_subscribed_to("__consumer_offsets"), "as in Kafka: all is all"
 
 
-def test_what_a_member_names_comes_before_what_its_expression_means() -> None:
+def test_named_topics_apply_before_the_expression_is_resolved() -> None:
     table = Table({"t": 2, "logs-a": 4})
     by_regex(table, "b", "logs-a")
     joined = table.join("a", "t", regex="logs-.*")
@@ -65,13 +65,13 @@ def test_what_a_member_names_comes_before_what_its_expression_means() -> None:
     assert table.indexes("a", "logs-a"), "though no topic is new to the group"
 
 
-def test_an_expression_beside_names_that_there_are_not_is_not_kept_waiting() -> None:
+def test_expression_is_resolved_despite_unknown_named_topics() -> None:
     table = Table({"logs-a": 4})
     table.join("a", "none", regex="logs-.*")
     assert table.indexes("a", "logs-a") == [0, 1, 2, 3]
 
 
-def test_topics_that_come_and_go_are_found_in_time() -> None:
+def test_created_and_deleted_topics_are_found_in_time() -> None:
     table = Table({"logs-a": 1})
     by_regex(table, "a", "logs-.*")
     table.make_topic("logs-b", 2)
@@ -84,7 +84,7 @@ def test_topics_that_come_and_go_are_found_in_time() -> None:
     assert len(table.owned["a"]) == 1
 
 
-def test_many_topics_are_not_looked_through_at_every_change() -> None:
+def test_many_topics_are_not_matched_at_every_change() -> None:
     table = Table({f"topic-{number}": 1 for number in range(500)} | {"logs-a": 1})
     by_regex(table, "a", "logs-.*")
     table.make_topic("logs-b", 1)
@@ -93,7 +93,7 @@ def test_many_topics_are_not_looked_through_at_every_change() -> None:
     assert table.beat("a").member_epoch == 2
 
 
-def test_topics_are_looked_for_at_intervals_even_if_no_change_was_seen() -> None:
+def test_topics_are_matched_at_intervals_without_a_known_change() -> None:
     table = Table({"logs-a": 1}, ConsumerLimits(refresh_ms=30_000))
     by_regex(table, "a", "logs-.*")
     table.make_topic("logs-b", 1)
@@ -103,7 +103,7 @@ def test_topics_are_looked_for_at_intervals_even_if_no_change_was_seen() -> None
     assert table.beat("a").member_epoch == 2
 
 
-def test_an_expression_that_nobody_uses_any_more_is_forgotten() -> None:
+def test_unused_expression_is_removed() -> None:
     table = Table({"t": 1, "logs-a": 1})
     for name in ("a", "b"):
         by_regex(table, name, "logs-.*")
@@ -125,7 +125,7 @@ def test_an_expression_survives_a_change_of_coordinator() -> None:
     assert table.beat("a", owned=None).member_epoch == 1
 
 
-def test_a_bad_expression_leaves_the_group_as_it_was() -> None:
+def test_invalid_expression_does_not_change_the_group() -> None:
     table = Table()
     table.join("a")
     asked = ConsumerHeartbeat("a", 1, "a", "/h", regex="[", owned=NOTHING)

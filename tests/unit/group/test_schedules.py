@@ -36,7 +36,7 @@ def test_a_seed_gives_the_same_run_twice() -> None:
     assert worlds[0].owners == worlds[1].owners
 
 
-def test_the_schedules_do_something() -> None:
+def test_schedules_reach_the_interesting_states() -> None:
     world = World(3)
     world.run(2_000)
     assert world.rebalances > 10
@@ -45,7 +45,7 @@ def test_the_schedules_do_something() -> None:
 
 @pytest.mark.parametrize("classic_share", [0.0, 0.5])
 @pytest.mark.parametrize("first", range(0, SEEDS // 2, 25))
-def test_no_schedule_breaks_a_group_of_the_newer_protocol_or_of_both(
+def test_no_schedule_breaks_a_group_of_the_consumer_protocol_or_of_both(
     first: int, classic_share: float
 ) -> None:
     """I21 and I22 at every step, through migrations both ways, and progress when faults end."""
@@ -59,7 +59,7 @@ def test_no_schedule_breaks_a_group_of_the_newer_protocol_or_of_both(
             raise AssertionError(f"seed {seed} at {world.ms} ms: {error}") from error
 
 
-def test_the_schedules_of_both_protocols_do_something() -> None:
+def test_schedules_of_both_protocols_reach_the_interesting_states() -> None:
     world = BothProtocols(3, 0.5)
     world.run(3_000)
     assert world.conversions > 3

@@ -163,7 +163,7 @@ def join_request(name: str) -> JoinRequest:
     )
 
 
-def test_a_commit_is_acknowledged_when_it_is_committed_and_not_shown_before() -> None:
+def test_commit_is_acknowledged_and_visible_when_it_is_committed() -> None:
     async def scene() -> None:
         bench = Bench()
         bench.log.holds = True
@@ -179,7 +179,7 @@ def test_a_commit_is_acknowledged_when_it_is_committed_and_not_shown_before() ->
     asyncio.run(scene())
 
 
-def test_a_commit_that_a_failover_takes_back_is_neither_acknowledged_nor_shown() -> None:
+def test_commit_lost_in_a_failover_is_neither_acknowledged_nor_visible() -> None:
     async def scene() -> None:
         bench = Bench()
         bench.log.holds = True
@@ -195,7 +195,7 @@ def test_a_commit_that_a_failover_takes_back_is_neither_acknowledged_nor_shown()
     asyncio.run(scene())
 
 
-def test_a_commit_whose_replicas_do_not_answer_times_out() -> None:
+def test_commit_times_out_without_its_followers() -> None:
     async def scene() -> None:
         bench = Bench()
         bench.log.holds = True
@@ -206,7 +206,7 @@ def test_a_commit_whose_replicas_do_not_answer_times_out() -> None:
     asyncio.run(scene())
 
 
-def test_a_commit_that_the_disk_does_not_take_changes_nothing() -> None:
+def test_commit_on_a_full_disk_changes_nothing() -> None:
     async def scene() -> None:
         bench = Bench()
         await now(bench.commit(5))
@@ -244,7 +244,7 @@ def test_an_assignment_waits_until_its_generation_is_committed() -> None:
     asyncio.run(scene())
 
 
-def test_a_group_is_loaded_as_it_was_and_its_members_go_on() -> None:
+def test_group_is_loaded_unchanged_and_its_members_continue() -> None:
     async def scene() -> None:
         bench = Bench()
         reply = await bench.member()
@@ -267,7 +267,7 @@ def test_a_group_is_loaded_as_it_was_and_its_members_go_on() -> None:
     asyncio.run(scene())
 
 
-def test_loading_lets_others_run_and_reads_each_key_once() -> None:
+def test_loading_yields_to_other_tasks_and_reads_each_key_once() -> None:
     async def scene() -> None:
         bench = Bench()
         for number in range(12_000):
@@ -284,7 +284,7 @@ def test_loading_lets_others_run_and_reads_each_key_once() -> None:
     asyncio.run(scene())
 
 
-def test_a_log_that_cannot_be_read_is_not_half_loaded() -> None:
+def test_unreadable_log_is_not_loaded_partially() -> None:
     async def scene() -> None:
         bench = Bench()
         bench.commit(5)
@@ -299,7 +299,7 @@ def test_a_log_that_cannot_be_read_is_not_half_loaded() -> None:
     asyncio.run(scene())
 
 
-def test_an_end_of_leadership_answers_whoever_waits() -> None:
+def test_end_of_leadership_responds_to_waiting_requests() -> None:
     async def scene() -> None:
         bench = Bench()
         await bench.member()
@@ -318,7 +318,7 @@ def test_an_end_of_leadership_answers_whoever_waits() -> None:
     asyncio.run(scene())
 
 
-def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
+def test_disconnected_client_leaves_no_state() -> None:
     async def scene() -> None:
         bench = Bench()
         request = replace(join_request("old"), needs_known_id=False)
@@ -350,7 +350,7 @@ def test_sessions_end_by_the_clock_and_the_last_one_leaves_an_empty_group() -> N
     asyncio.run(scene())
 
 
-def test_members_do_not_lose_their_sessions_while_the_broker_itself_stands_still() -> None:
+def test_paused_broker_does_not_expire_sessions() -> None:
     async def scene() -> None:
         bench = Bench()
         reply = await bench.member()
@@ -363,7 +363,7 @@ def test_members_do_not_lose_their_sessions_while_the_broker_itself_stands_still
     asyncio.run(scene())
 
 
-def test_ids_that_are_handed_out_are_bounded_and_the_oldest_go_first(
+def test_unused_member_ids_are_limited_and_the_oldest_expire_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> None:
@@ -387,7 +387,7 @@ def test_ids_that_are_handed_out_are_bounded_and_the_oldest_go_first(
     asyncio.run(scene())
 
 
-def test_groups_that_come_and_go_do_not_fill_the_timers() -> None:
+def test_deleted_groups_leave_no_timers() -> None:
     async def scene() -> None:
         bench = Bench()
         for number in range(5_000):
@@ -401,7 +401,7 @@ def test_groups_that_come_and_go_do_not_fill_the_timers() -> None:
     asyncio.run(scene())
 
 
-def test_the_topic_is_made_once_for_all_who_ask_first() -> None:
+def test_offsets_topic_is_created_once_for_simultaneous_requests() -> None:
     async def scene() -> None:
         bench = Bench()
         find = bench.groups.shards.coordinator_of
@@ -411,7 +411,7 @@ def test_the_topic_is_made_once_for_all_who_ask_first() -> None:
     asyncio.run(scene())
 
 
-def test_why_the_topic_cannot_be_made_is_told_once_for_each_cause(
+def test_failed_creation_of_the_topic_is_logged_once_per_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     causes = iter(["no room", "no room", "too few brokers"])
@@ -433,7 +433,7 @@ def test_why_the_topic_cannot_be_made_is_told_once_for_each_cause(
     assert told == ["no room", "too few brokers"]
 
 
-def test_a_coordinator_that_is_down_is_not_named() -> None:
+def test_offline_coordinator_is_not_returned() -> None:
     async def scene() -> None:
         bench = Bench()
         state = PartitionState(9, 0, (9,), (9,))
@@ -445,7 +445,7 @@ def test_a_coordinator_that_is_down_is_not_named() -> None:
     asyncio.run(scene())
 
 
-def test_a_deleted_topic_takes_its_offsets_along_also_if_that_happens_while_loading() -> None:
+def test_deletion_of_a_topic_during_loading_deletes_its_offsets() -> None:
     async def scene() -> None:
         bench = Bench()
         bench.commit(5)
@@ -478,7 +478,7 @@ def test_offsets_expire_by_the_wall_clock_but_not_while_it_is_in_doubt() -> None
     asyncio.run(scene())
 
 
-def test_a_group_is_deleted_for_good() -> None:
+def test_deleted_group_stays_deleted() -> None:
     async def scene() -> None:
         bench = Bench()
         reply = await bench.member()
@@ -494,7 +494,7 @@ def test_a_group_is_deleted_for_good() -> None:
 
 
 @pytest.mark.parametrize("group_id", ["g" * 32_768, "ü" * 16_384])
-def test_a_name_that_no_record_could_hold_is_no_group(group_id: str) -> None:
+def test_group_name_larger_than_a_record_is_rejected(group_id: str) -> None:
     with pytest.raises(ApiError) as refused:
         Bench().commit(1, group_id)
     assert refused.value.code is ErrorCode.INVALID_GROUP_ID

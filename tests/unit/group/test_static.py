@@ -48,7 +48,7 @@ def test_an_instance_that_restarts_gets_its_assignment_back_without_a_rebalance(
     assert {member.member_id for member in value.members} == {before["i1"], reply.member_id}
 
 
-def test_a_leader_that_restarts_is_told_to_skip_the_assignment() -> None:
+def test_restarted_leader_gets_skip_assignment() -> None:
     table = Table()
     stable_instances(table)
     reply = rejoin(table, "i1")
@@ -58,7 +58,7 @@ def test_a_leader_that_restarts_is_told_to_skip_the_assignment() -> None:
     assert table.synced(table.sync("i1", 1)).assignment == b"0"
 
 
-def test_an_older_leader_that_restarts_hears_of_a_leader_that_is_gone() -> None:
+def test_restarted_leader_of_an_old_version_gets_its_former_member_id_as_leader() -> None:
     table = Table()
     before = stable_instances(table)
     reply = rejoin(table, "i1", can_skip_assignment=False)
@@ -67,7 +67,7 @@ def test_an_older_leader_that_restarts_hears_of_a_leader_that_is_gone() -> None:
     assert reply.members == ()
 
 
-def test_the_older_twin_of_an_instance_is_fenced_everywhere() -> None:
+def test_older_member_with_the_same_instance_id_is_fenced_in_every_api() -> None:
     table = Table()
     old = stable_instances(table)["i2"]
     rejoin(table, "i2")
@@ -85,7 +85,7 @@ def test_the_older_twin_of_an_instance_is_fenced_everywhere() -> None:
     assert refused.value.code is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_twin_that_waits_is_fenced_at_once() -> None:
+def test_waiting_member_with_the_same_instance_id_is_fenced_immediately() -> None:
     table = Table()
     stable_instances(table)
     waiting = table.join("i1", instance_id="i1")
@@ -99,7 +99,7 @@ def test_a_twin_that_waits_is_fenced_at_once() -> None:
     assert table.joined(twin).generation == 2
 
 
-def test_an_instance_may_be_silent_for_its_session_and_no_longer() -> None:
+def test_silent_instance_is_removed_after_its_session_timeout() -> None:
     table = Table()
     stable_instances(table)
     table.wait(SESSION_MS - 1)
@@ -160,7 +160,7 @@ def test_an_administrator_removes_an_instance_by_its_name() -> None:
     assert table.state == "PreparingRebalance"
 
 
-def test_an_instance_that_cannot_be_stored_is_refused_and_the_group_is_unchanged() -> None:
+def test_an_instance_that_cannot_be_stored_is_rejected_and_the_group_is_unchanged() -> None:
     table = Table()
     before = stable_instances(table)
     table.broken = ErrorCode.NOT_COORDINATOR
@@ -193,7 +193,7 @@ def test_a_group_of_silent_instances_waits_for_their_sessions() -> None:
 
 
 @pytest.mark.parametrize("absent_ms", [5_000, 2 * SESSION_MS])
-def test_an_instance_that_died_in_a_new_group_joins_when_it_is_back(absent_ms: int) -> None:
+def test_instance_that_failed_in_a_new_group_joins_again(absent_ms: int) -> None:
     """It waited for the rebalance timeout, as for others who were to join a new group."""
     table = Table()
     first = table.join("i1", instance_id="i1")
@@ -204,7 +204,7 @@ def test_an_instance_that_died_in_a_new_group_joins_when_it_is_back(absent_ms: i
     assert table.joined(ticket).error is ErrorCode.NONE
 
 
-def test_an_id_that_was_handed_out_is_no_instance() -> None:
+def test_unused_member_id_is_not_an_instance() -> None:
     table = Table()
     handed_out = table.joined(table.ask_to_join("a")).member_id
     ticket = table.ask_to_join("a", member_id=handed_out, instance_id="i1")

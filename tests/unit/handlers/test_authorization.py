@@ -77,7 +77,7 @@ UNREACHED = {
     [api for api in APIS.values() if api.key not in NOT_ASKING | HOT],
     ids=lambda api: api.name,
 )
-def test_handler_asks_for_the_permissions_of_its_row(api: Api) -> None:
+def test_handler_requests_the_permissions_of_its_row(api: Api) -> None:
     """Requests with random contents ask all of these questions, and no others."""
     row = PERMISSIONS[api.key]
     needs = set(row.of_items)

@@ -31,7 +31,7 @@ def _scene() -> Scene:
     return scene
 
 
-def test_replica_fetch_that_expires_during_a_cold_read_is_answered_once() -> None:
+def test_replica_fetch_that_expires_during_a_cold_read_gets_a_response_once() -> None:
     scene = _scene()
     _evict(scene.leader)
     scene.leader.append("a", index=0)
@@ -47,7 +47,7 @@ def test_replica_fetch_that_expires_during_a_cold_read_is_answered_once() -> Non
     assert values(scene.follower.partition(1).log) == ["b"]
 
 
-def test_replica_fetch_that_expires_and_wakes_in_one_iteration_is_answered_once() -> None:
+def test_replica_fetch_that_expires_and_wakes_in_one_iteration_gets_a_response_once() -> None:
     scene = _scene()
     _evict(scene.leader)
     partition = scene.leader.partition()
@@ -87,7 +87,7 @@ def _consumer() -> tuple[Leader, Peer]:
     return leader, peer
 
 
-def test_consumer_fetch_that_expires_during_a_cold_read_is_answered_once() -> None:
+def test_consumer_fetch_that_expires_during_a_cold_read_gets_a_response_once() -> None:
     leader, peer = _consumer()
     (exchange,) = peer.exchanges
     _evict(leader.node)

@@ -40,7 +40,7 @@ def _describe(
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_every_setting_of_a_topic_is_told_with_its_source(client: Asker, version: int) -> None:
+def test_every_setting_of_a_topic_is_returned_with_its_source(client: Asker, version: int) -> None:
     told = _describe(client, TOPIC, "orders", version=version, include_synonyms=True)
     own, inherited = told["configs"]["retention.ms"], told["configs"]["segment.bytes"]
     assert (own["value"], own["config_source"]) == ("1000", 1)
@@ -50,7 +50,7 @@ def test_every_setting_of_a_topic_is_told_with_its_source(client: Asker, version
     assert synonyms == [("retention.ms", "1000", 1)]
 
 
-def test_synonyms_and_documentation_are_told_only_to_those_who_ask(client: Asker) -> None:
+def test_synonyms_and_documentation_are_returned_on_request(client: Asker) -> None:
     quiet = _describe(client, TOPIC, "orders")["configs"]["retention.ms"]
     assert (quiet["synonyms"], quiet["documentation"]) == ([], None)
     asked = {"include_synonyms": True, "include_documentation": True}
@@ -60,12 +60,12 @@ def test_synonyms_and_documentation_are_told_only_to_those_who_ask(client: Asker
     assert told["config_type"] == 5
 
 
-def test_some_settings_are_told_by_name(client: Asker) -> None:
+def test_settings_are_returned_by_name(client: Asker) -> None:
     told = _describe(client, TOPIC, "orders", "segment.bytes", "no.such.setting")
     assert list(told["configs"]) == ["segment.bytes"]
 
 
-def test_a_broker_tells_its_own_settings_and_those_of_all(client: Asker) -> None:
+def test_broker_returns_its_own_settings_and_those_of_all(client: Asker) -> None:
     own = _describe(client, BROKER, "1")["configs"]
     assert (own["num.partitions"]["value"], own["num.partitions"]["config_source"]) == ("3", 4)
     assert _describe(client, BROKER, "")["configs"] == {}
@@ -82,7 +82,7 @@ def test_a_broker_tells_its_own_settings_and_those_of_all(client: Asker) -> None
         (0, "", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_resource_that_is_not_there_has_an_error_in_its_slot(
+def test_unknown_resource_has_an_error_in_its_result(
     client: Asker, kind: int, name: str, code: ErrorCode
 ) -> None:
     told = _describe(client, kind, name)
@@ -92,7 +92,7 @@ def test_a_resource_that_is_not_there_has_an_error_in_its_slot(
     assert _replaced(client, kind, (name, {})) == [code]
 
 
-def test_a_resource_that_is_named_often_is_told_once(client: Asker) -> None:
+def test_repeated_resource_is_returned_once(client: Asker) -> None:
     resource = {"resource_type": TOPIC, "resource_name": "orders", "configuration_keys": None}
     reply = client.ask(DESCRIBE_CONFIGS, 4, {"resources": [resource] * 50})
     assert len(reply["results"]) == 1
@@ -175,7 +175,7 @@ def test_settings_are_set_deleted_appended_to_and_subtracted_from(
         ((("segment.ms", SET, "9"), ("retention.ms", SET, "x")), ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_changes_that_do_not_fit_leave_a_topic_as_it_was_and_harm_no_neighbour(
+def test_invalid_changes_affect_neither_their_topic_nor_others(
     client: Asker, changes: Changes, code: ErrorCode
 ) -> None:
     client.add_topic("other")
@@ -251,7 +251,7 @@ def test_a_group_has_its_own_settings_and_the_broker_s(client: Asker) -> None:
         ("g" * 256, "consumer.session.timeout.ms", "50000", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_group_s_setting_out_of_its_limits_is_refused(
+def test_a_group_s_setting_out_of_its_limits_is_rejected(
     client: Asker, group: str, name: str, value: str, code: ErrorCode
 ) -> None:
     assert _altered(client, GROUP, (group, ((name, SET, value),))) == [code]
@@ -266,7 +266,7 @@ def test_a_group_s_setting_out_of_its_limits_is_refused(
         ([BROKER_LOGGER, CLIENT_METRICS], []),
     ],
 )
-def test_who_has_settings_is_listed_by_kind(
+def test_resources_with_settings_are_listed_by_type(
     client: Asker, asked: list[int], listed: list[tuple[int, str]]
 ) -> None:
     client.broker.image.group_configs["readers"] = {"consumer.session.timeout.ms": "50000"}
@@ -276,7 +276,7 @@ def test_who_has_settings_is_listed_by_kind(
     assert found == listed
 
 
-def test_client_metrics_are_listed_in_the_old_way_and_unknown_kinds_are_refused(
+def test_client_metrics_are_listed_in_the_old_way_and_unknown_kinds_are_rejected(
     client: Asker,
 ) -> None:
     old = client.ask(LIST_CONFIG_RESOURCES, 0, {})

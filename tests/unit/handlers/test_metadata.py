@@ -47,7 +47,7 @@ def test_later_versions_take_null_for_all_topics_and_none_for_none(
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_a_topic_is_told_with_its_partitions(client: Asker, version: int) -> None:
+def test_topic_is_returned_with_its_partitions(client: Asker, version: int) -> None:
     reply = client.ask(METADATA, version, {"topics": _by_name("orders")})
     (topic,) = reply["topics"]
     assert (topic["error_code"], topic["name"]) == (0, "orders")
@@ -63,12 +63,12 @@ def test_a_topic_is_told_with_its_partitions(client: Asker, version: int) -> Non
         assert reply["brokers"][0]["rack"] == "r1"
 
 
-def test_a_topic_is_told_once_however_often_it_is_named(client: Asker) -> None:
+def test_repeated_topic_is_returned_once(client: Asker) -> None:
     reply = client.ask(METADATA, 12, {"topics": _by_name(*["orders"] * 5)})
     assert _names(reply) == ["orders"]
 
 
-def test_a_client_is_told_the_endpoint_of_the_listener_that_it_came_by(client: Asker) -> None:
+def test_client_gets_the_endpoints_of_its_listener(client: Asker) -> None:
     (broker,) = client.ask(METADATA, 12, {"topics": []})["brokers"]
     assert (broker["host"], broker["port"]) == ("localhost", 9092)
     client.listener = "OUTSIDE"
@@ -76,7 +76,7 @@ def test_a_client_is_told_the_endpoint_of_the_listener_that_it_came_by(client: A
     assert (broker["host"], broker["port"]) == ("example.org", 443)
 
 
-def test_a_topic_is_found_by_its_id_from_version_12_on(client: Asker) -> None:
+def test_topic_is_found_by_its_id_since_version_12(client: Asker) -> None:
     topic_id, missing = client.broker.image.topics["users"].topic_id, uuid4()
     asked = [{"name": None, "topic_id": topic_id}, {"name": None, "topic_id": missing}]
     lost, found = client.ask(METADATA, 12, {"topics": asked})["topics"]
@@ -92,7 +92,7 @@ def test_an_id_before_version_12_is_an_invalid_request(client: Asker) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 12])
-def test_a_missing_topic_is_created_and_told_at_once(client: Asker, version: int) -> None:
+def test_missing_topic_is_created_and_returned_immediately(client: Asker, version: int) -> None:
     asked = {"topics": _by_name("new", "orders"), "allow_auto_topic_creation": True}
     reply = client.ask(METADATA, version, asked)
     assert [topic["error_code"] for topic in reply["topics"]] == [0, 0]
@@ -113,7 +113,7 @@ def test_a_missing_topic_stays_missing_unless_both_sides_allow_its_creation(
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../../etc/x", "a" * 250, "a/b", "a\x00b"])
 @pytest.mark.parametrize("is_allowed", [True, False])
-def test_a_name_that_cannot_be_a_topic_is_invalid_and_harms_no_neighbour(
+def test_invalid_topic_name_does_not_affect_other_topics(
     client: Asker, name: str, is_allowed: bool
 ) -> None:
     asked = {"topics": _by_name(name, "users"), "allow_auto_topic_creation": is_allowed}
@@ -130,7 +130,7 @@ def test_an_internal_topic_is_not_created_for_a_client(client: Asker) -> None:
     assert client.controller.created == []
 
 
-def test_a_creation_that_another_client_won_is_a_success(
+def test_creation_of_a_topic_that_another_client_just_created_is_a_success(
     client: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def create_topic(name: str) -> None:
@@ -143,7 +143,7 @@ def test_a_creation_that_another_client_won_is_a_success(
     assert (topic["error_code"], len(topic["partitions"])) == (0, 1)
 
 
-def test_a_creation_that_fails_is_told_in_its_own_slot(client: Asker) -> None:
+def test_failed_creation_is_an_error_in_its_result(client: Asker) -> None:
     client.controller.fail_with = ApiError(ErrorCode.INVALID_REPLICATION_FACTOR)
     asked = {"topics": _by_name("new", "users"), "allow_auto_topic_creation": True}
     lost, kept = client.ask(METADATA, 9, asked)["topics"]
@@ -152,7 +152,7 @@ def test_a_creation_that_fails_is_told_in_its_own_slot(client: Asker) -> None:
 
 
 @pytest.mark.parametrize("version", range(8, 11))
-def test_operations_are_told_only_to_those_who_ask(client: Asker, version: int) -> None:
+def test_operations_are_returned_on_request(client: Asker, version: int) -> None:
     quiet = client.ask(METADATA, version, {"topics": _by_name("users")})
     assert quiet["cluster_authorized_operations"] == INT32_MIN
     assert quiet["topics"][0]["topic_authorized_operations"] == INT32_MIN
@@ -171,7 +171,7 @@ def _with_partition(client: Asker, state: PartitionState) -> None:
     client.broker.image.put_topic(replace(topic, partitions=(state,)))
 
 
-def test_a_partition_without_a_live_leader_says_so(client: Asker) -> None:
+def test_partition_without_a_live_leader_has_an_error(client: Asker) -> None:
     _with_partition(client, PartitionState(2, 5, (2, 1), (2,)))
     reply = client.ask(METADATA, 12, {"topics": _by_name("users")})
     (partition,) = reply["topics"][0]["partitions"]
@@ -180,7 +180,7 @@ def test_a_partition_without_a_live_leader_says_so(client: Asker) -> None:
     assert (partition["replica_nodes"], partition["offline_replicas"]) == ([2, 1], [2])
 
 
-def test_version_0_names_only_replicas_that_are_there(client: Asker) -> None:
+def test_version_0_returns_only_live_replicas(client: Asker) -> None:
     _with_partition(client, PartitionState(1, 5, (1, 2), (1, 2)))
     reply = client.ask(METADATA, 0, {"topics": _by_name("users")})
     (partition,) = reply["topics"][0]["partitions"]
@@ -234,7 +234,9 @@ def test_broker_that_is_cut_off_names_and_lists_itself_only_for_what_it_still_le
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_describe_cluster_tells_the_brokers_and_the_controller(client: Asker, version: int) -> None:
+def test_describe_cluster_returns_the_brokers_and_the_controller(
+    client: Asker, version: int
+) -> None:
     reply = client.ask(
         DESCRIBE_CLUSTER,
         version,
@@ -283,7 +285,7 @@ def _pages(client: Asker, limit: int, *names: str) -> list[list[tuple[str, int]]
 
 @pytest.mark.parametrize("limit", range(-1, 7))
 @pytest.mark.parametrize("names", [(), ("users", "orders"), ("orders", "orders", "users")])
-def test_pages_of_partitions_make_up_the_whole(
+def test_pages_of_partitions_are_complete(
     client: Asker, limit: int, names: tuple[str, ...]
 ) -> None:
     pages = _pages(client, limit, *names)
@@ -302,7 +304,7 @@ def test_a_page_is_never_larger_than_the_brokers_own_limit() -> None:
     assert [len(page) for page in _pages(client, 2000)] == [2, 2, 1]
 
 
-def test_an_unknown_and_an_invalid_topic_have_errors_in_their_slots(client: Asker) -> None:
+def test_unknown_and_invalid_topics_have_errors_in_their_results(client: Asker) -> None:
     body = {"topics": _by_name("users", "none", "a/b"), "response_partition_limit": 10}
     reply = client.ask(DESCRIBE_TOPIC_PARTITIONS, 0, body)
     assert [(topic["name"], topic["error_code"]) for topic in reply["topics"]] == [
@@ -344,7 +346,7 @@ def test_a_cursor_that_points_nowhere_is_an_invalid_request(client: Asker, curso
     assert topic["error_code"] == ErrorCode.INVALID_REQUEST
 
 
-def test_a_broker_whose_registration_is_void_does_not_say_that_it_leads(client: Asker) -> None:
+def test_broker_without_a_valid_registration_is_not_returned_as_leader(client: Asker) -> None:
     client.controller.broker_epoch = -1
     reply = client.ask(METADATA, 12, {"topics": _by_name("users")})
     (partition,) = reply["topics"][0]["partitions"]

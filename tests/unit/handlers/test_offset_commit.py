@@ -74,21 +74,21 @@ def test_a_partition_that_does_not_exist_has_its_own_error(door: Door) -> None:
     assert len(door.log.batches) == 1
 
 
-def test_where_nothing_exists_the_group_is_not_asked(door: Door) -> None:
+def test_commit_without_a_known_partition_does_not_reach_the_group(door: Door) -> None:
     exchange = door.send(body(0, topic="other", generation_id_or_member_epoch=3))
     assert codes(exchange) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert not exchange.peer.muted
     assert door.completed == [exchange]
 
 
-def test_an_error_of_the_group_applies_to_all_known_partitions(door: Door) -> None:
+def test_error_of_the_group_is_returned_for_every_known_partition(door: Door) -> None:
     exchange = door.send(body(0, 1, 7, generation_id_or_member_epoch=3))
     door.appends.flush()
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert codes(exchange) == [unknown, *[ErrorCode.ILLEGAL_GENERATION] * 2]
 
 
-def test_a_connection_waits_for_the_end_of_the_turn_and_all_of_a_turn_is_one_batch(
+def test_commits_of_one_turn_are_one_batch(
     door: Door,
 ) -> None:
     exchanges = [door.send(body(0, group=f"g{number}")) for number in range(3)]
@@ -112,7 +112,7 @@ def lost(door: Door) -> None:
 @pytest.mark.parametrize(
     ("end", "code"), [(committed, ErrorCode.NONE), (lost, ErrorCode.NOT_COORDINATOR)]
 )
-def test_what_waits_for_followers_is_answered_when_they_have_it_or_never_will(
+def test_waiting_commit_gets_a_response_when_followers_have_it_or_leadership_ends(
     door: Door, end: Callable[[Door], None], code: ErrorCode
 ) -> None:
     async def scene() -> None:
@@ -132,7 +132,7 @@ def test_what_waits_for_followers_is_answered_when_they_have_it_or_never_will(
     asyncio.run(scene())
 
 
-def test_a_fault_of_ours_is_answered_and_logged(
+def test_internal_error_is_returned_and_logged(
     door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:

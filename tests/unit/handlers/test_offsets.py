@@ -76,7 +76,7 @@ def test_a_time_is_found_exactly_with_the_epoch_of_its_record(client: Asker) -> 
     assert _place(_listed(client, 7, 2001)) == (0, 2001, 15, 3)
 
 
-def test_a_time_behind_what_the_asker_may_read_is_nowhere(client: Asker) -> None:
+def test_timestamp_after_the_readable_end_has_no_offset(client: Asker) -> None:
     assert _place(_listed(client, 7, 9001)) == (0, -1, -1, -1)  # Offset 27 is not committed.
     assert _place(_listed(client, 7, 2002, isolation_level=1)) == (0, -1, -1, -1)
     assert _place(_listed(client, 7, 99999)) == (0, -1, -1, -1)
@@ -92,7 +92,7 @@ def test_a_time_behind_what_the_asker_may_read_is_nowhere(client: Asker) -> None
         (-6, 11, (0, -1, -1, -1)),
     ],
 )
-def test_a_special_place_has_its_lowest_version(
+def test_special_timestamp_has_its_minimum_version(
     client: Asker, timestamp: int, version_min: int, place: tuple[int, int, int, int]
 ) -> None:
     client.partition("orders").log.records.pop()
@@ -106,7 +106,7 @@ def test_a_negative_timestamp_that_means_nothing_is_unsupported(client: Asker) -
         assert _listed(client, 11, timestamp)["error_code"] == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_disk_that_fails_under_one_partition_is_told_in_its_slot_alone(
+def test_disk_error_of_one_partition_is_an_error_in_its_result(
     client: Asker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(timestamp: int) -> None:
@@ -121,7 +121,7 @@ def test_a_disk_that_fails_under_one_partition_is_told_in_its_slot_alone(
     assert "partition cannot be read: partition=orders-0" in caplog.text
 
 
-def test_an_asker_in_another_epoch_is_fenced(client: Asker) -> None:
+def test_request_with_another_epoch_is_fenced(client: Asker) -> None:
     assert _listed(client, 4, -1, current_leader_epoch=5)["error_code"] == 0
     older = _listed(client, 4, -1, current_leader_epoch=4)
     newer = _listed(client, 4, -1, current_leader_epoch=6)
@@ -129,7 +129,7 @@ def test_an_asker_in_another_epoch_is_fenced(client: Asker) -> None:
     assert newer["error_code"] == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def test_what_is_not_led_here_has_an_error_in_its_slot_and_its_neighbour_an_answer(
+def test_partition_of_another_leader_has_an_error_and_the_others_have_results(
     client: Asker,
 ) -> None:
     image = client.broker.image
@@ -155,7 +155,7 @@ def test_what_is_not_led_here_has_an_error_in_its_slot_and_its_neighbour_an_answ
     assert none_slots == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_a_partition_that_is_asked_for_twice_is_an_invalid_request(client: Asker) -> None:
+def test_repeated_partition_is_an_invalid_request(client: Asker) -> None:
     partitions = [{"partition_index": index, "timestamp": -1} for index in (0, 1, 0)]
     body = {"replica_id": -1, "topics": [{"name": "orders", "partitions": partitions}]}
     (topic,) = client.ask(LIST_OFFSETS, 7, body)["topics"]
@@ -167,7 +167,7 @@ def test_a_partition_that_is_asked_for_twice_is_an_invalid_request(client: Asker
     ("epoch", "end"),
     [(2, (2, 15)), (3, (3, 22)), (4, (3, 22)), (5, (5, 30)), (6, (-1, -1)), (1, (1, 10))],
 )
-def test_an_epoch_is_told_with_where_it_ended(
+def test_epoch_is_returned_with_its_end_offset(
     client: Asker, version: int, epoch: int, end: tuple[int, int]
 ) -> None:
     partition = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch}
@@ -178,9 +178,7 @@ def test_an_epoch_is_told_with_where_it_ended(
 
 
 @pytest.mark.parametrize("epoch", [-1, -2, -(2**31)])
-def test_an_epoch_that_never_was_is_undefined_in_an_empty_log_too(
-    client: Asker, epoch: int
-) -> None:
+def test_unknown_epoch_is_undefined_also_in_an_empty_log(client: Asker, epoch: int) -> None:
     partition = {"partition": 1, "leader_epoch": epoch}
     body = {"replica_id": -1, "topics": [{"topic": "orders", "partitions": [partition]}]}
     slot = client.ask(OFFSET_FOR_LEADER_EPOCH, 4, body)["topics"][0]["partitions"][0]
@@ -206,7 +204,7 @@ def test_an_offline_log_reports_no_end_to_the_controller(client: Asker) -> None:
     assert (slot["error_code"], slot["end_offset"]) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
 
 
-def test_a_fenced_asker_learns_no_end_offset(client: Asker) -> None:
+def test_fenced_request_gets_no_end_offset(client: Asker) -> None:
     partition = {"partition": 0, "current_leader_epoch": 4, "leader_epoch": 3}
     body = {"replica_id": -1, "topics": [{"topic": "orders", "partitions": [partition]}]}
     slot = client.ask(OFFSET_FOR_LEADER_EPOCH, 2, body)["topics"][0]["partitions"][0]
@@ -223,7 +221,7 @@ def _deleted(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_deleted_records_move_the_low_watermark(client: Asker, version: int) -> None:
+def test_delete_records_raises_the_low_watermark(client: Asker, version: int) -> None:
     assert _deleted(client, "orders", 12, version=version) == [(0, 12)]
     assert _deleted(client, "orders", 11, version=version) == [(0, 12)]
     assert _deleted(client, "orders", -1, version=version) == [(0, 25)]
@@ -279,7 +277,7 @@ def test_records_of_compacted_internal_and_unknown_topics_are_not_deleted(client
     assert _deleted(client, "none", 0) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
 
 
-def test_producers_are_told_with_what_is_remembered_of_them(client: Asker) -> None:
+def test_producers_are_returned_with_their_state(client: Asker) -> None:
     table = client.partition("orders").log.producers
     table.entries[7] = ProducerEntry(7, 2, (), 1234, -1, 18, 19)
     asked = [
@@ -305,7 +303,7 @@ def test_producers_are_told_with_what_is_remembered_of_them(client: Asker) -> No
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-def test_the_data_directory_is_told_with_every_partition(client: Asker, version: int) -> None:
+def test_data_directory_is_returned_with_every_partition(client: Asker, version: int) -> None:
     (result,) = client.ask(DESCRIBE_LOG_DIRS, version, {"topics": None})["results"]
     assert (result["error_code"], result["log_dir"]) == (0, "/")
     assert result["topics"][0]["name"] == "orders"
@@ -315,7 +313,7 @@ def test_the_data_directory_is_told_with_every_partition(client: Asker, version:
         assert 0 <= result["usable_bytes"] <= result["total_bytes"]
 
 
-def test_a_data_directory_that_is_gone_is_a_storage_error(
+def test_missing_data_directory_is_a_storage_error(
     client: Asker, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.broker.logs.path = "/no/such/directory"
@@ -324,7 +322,7 @@ def test_a_data_directory_that_is_gone_is_a_storage_error(
     assert "log directory not described: directory=/no/such/directory" in caplog.text
 
 
-def test_the_data_directory_is_told_with_the_partitions_that_are_asked_for(client: Asker) -> None:
+def test_data_directory_is_returned_with_the_requested_partitions(client: Asker) -> None:
     asked = [
         {"topic": "orders", "partitions": [1, 1, 9]},
         {"topic": "none", "partitions": [0]},

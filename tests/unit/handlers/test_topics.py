@@ -36,7 +36,7 @@ def _codes(slots: list[Message]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_topic_is_created_and_told(version: int) -> None:
+def test_topic_is_created_and_returned(version: int) -> None:
     client = asker()
     config = {"name": "retention.ms", "value": "1000"}
     (slot,) = _create(client, _new("new", num_partitions=3, configs=[config]), version=version)
@@ -99,7 +99,7 @@ def test_an_assignment_names_each_partition_once() -> None:
     assert len(client.broker.image.topics["good"].partitions) == 2
 
 
-def test_a_message_that_quotes_the_client_fits_every_version() -> None:
+def test_message_with_text_of_the_client_fits_every_version() -> None:
     client = asker()
     name = "x" * 32_000
     for version in range(2, 8):
@@ -116,7 +116,7 @@ def test_a_value_of_ten_megabytes_is_an_invalid_config() -> None:
     assert slot["error_code"] == ErrorCode.INVALID_CONFIG
 
 
-def test_a_creation_that_takes_too_long_times_out_and_still_happens() -> None:
+def test_creation_that_times_out_is_completed() -> None:
     client = asker()
 
     async def scene() -> Message:
@@ -136,7 +136,7 @@ def test_a_creation_that_takes_too_long_times_out_and_still_happens() -> None:
     assert _codes(asyncio.run(scene())["topics"]) == [("slow", ErrorCode.REQUEST_TIMED_OUT)]
 
 
-def test_a_failure_after_the_time_out_is_nobodys_business() -> None:
+def test_failure_after_the_timeout_is_not_returned() -> None:
     client = asker()
 
     async def scene() -> None:
@@ -245,13 +245,13 @@ def _init(client: Asker, version: int, **said: Any) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_producer_gets_an_id_of_its_own(version: int) -> None:
+def test_every_producer_gets_a_different_id(version: int) -> None:
     client = asker()
     assert [_init(client, version) for _ in range(3)] == [(0, 1000 + i, 0) for i in range(3)]
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-def test_a_producer_that_shows_its_id_gets_a_new_one(version: int) -> None:
+def test_producer_that_sends_its_id_gets_a_new_one(version: int) -> None:
     client = asker()
     assert _init(client, version, producer_id=7, producer_epoch=3) == (0, 1000, 0)
     for shown in ({"producer_id": 7, "producer_epoch": -1}, {"producer_epoch": 3}):
@@ -259,7 +259,7 @@ def test_a_producer_that_shows_its_id_gets_a_new_one(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_transactional_id_gets_an_error_that_every_client_gives_up_on(version: int) -> None:
+def test_transactional_id_gets_a_permanent_error(version: int) -> None:
     refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
     assert _init(asker(), version, transactional_id="me") == refused
     empty = (ErrorCode.INVALID_REQUEST, -1, -1)

@@ -26,7 +26,7 @@ LATER_MS = NOW_MS + RETENTION_MS
 MUCH_LATER_MS = NOW_MS + 10 * RETENTION_MS
 
 
-def test_the_last_record_of_each_key_stays_as_it_was() -> None:
+def test_last_record_of_each_key_is_unchanged() -> None:
     log = SmallLog()
     log.put(("a", "1"), ("b", "1"), ("c", "1"))
     log.put(("a", "2"))
@@ -41,7 +41,7 @@ def test_the_last_record_of_each_key_stays_as_it_was() -> None:
     assert log.first_dirty_offset == 6
 
 
-def test_a_batch_that_loses_nothing_keeps_its_very_bytes() -> None:
+def test_batch_without_removed_records_keeps_its_bytes() -> None:
     log = SmallLog()
     log.put(("a", "1"), ("b", "1"), codec=1)
     before = log.batches[0]
@@ -59,7 +59,7 @@ def test_records_leave_a_compressed_batch_and_the_rest_is_compressed_again(codec
     assert log.batches[0].last_offset() == 2
 
 
-def test_what_was_cleaned_before_gives_way_to_later_records() -> None:
+def test_compacted_records_are_replaced_by_later_ones() -> None:
     log = SmallLog()
     log.put(("a", "1"), ("b", "1"))
     log.clean()
@@ -68,14 +68,14 @@ def test_what_was_cleaned_before_gives_way_to_later_records() -> None:
     assert log.pairs() == [("b", "1"), ("a", "2")]
 
 
-def test_records_without_a_key_go() -> None:
+def test_records_without_a_key_are_removed() -> None:
     log = SmallLog()
     log.put((None, "1"), ("a", "1"))
     log.clean()
     assert log.pairs() == [("a", "1")]
 
 
-def test_a_tombstone_takes_its_elders_at_once_and_stays_for_the_retention_time() -> None:
+def test_tombstone_removes_earlier_records_immediately_and_stays_for_the_retention_time() -> None:
     log = SmallLog()
     log.put(("a", "1"), ("b", "1"))
     log.put(("a", None), ("c", "1"))
@@ -101,7 +101,7 @@ def test_the_longest_delete_retention_ms_keeps_a_tombstone_and_its_timestamp() -
     assert [record.timestamp for record in log.records()] == timestamps
 
 
-def test_a_tombstone_does_not_count_from_anew_with_each_cleaning() -> None:
+def test_retention_of_a_tombstone_does_not_restart_with_each_compaction() -> None:
     log = SmallLog()
     log.put(("a", None))
     log.clean(NOW_MS)
@@ -109,7 +109,7 @@ def test_a_tombstone_does_not_count_from_anew_with_each_cleaning() -> None:
     assert log.batches[0].base_timestamp == NOW_MS + RETENTION_MS
 
 
-def test_nothing_goes_by_its_age_while_the_clock_is_in_doubt() -> None:
+def test_tombstones_stay_while_the_clock_is_not_trusted() -> None:
     log = SmallLog()
     log.put(("a", None))
     log.clean()
@@ -120,7 +120,7 @@ def test_nothing_goes_by_its_age_while_the_clock_is_in_doubt() -> None:
     assert not log.batches[1].attributes & DELETE_HORIZON
 
 
-def test_a_value_after_a_tombstone_takes_it_away_at_once() -> None:
+def test_value_after_a_tombstone_removes_it_immediately() -> None:
     log = SmallLog()
     log.put(("a", None))
     log.put(("a", "2"))
@@ -128,7 +128,7 @@ def test_a_value_after_a_tombstone_takes_it_away_at_once() -> None:
     assert log.pairs() == [("a", "2")]
 
 
-def test_a_full_table_ends_the_cleaning_where_it_is_and_the_next_one_goes_on_there() -> None:
+def test_full_key_table_ends_a_compaction_and_the_next_one_continues_there() -> None:
     log = SmallLog()
     keys = [f"key {number}" for number in range(100)]
     for round_ in range(3):
@@ -146,7 +146,7 @@ def test_a_full_table_ends_the_cleaning_where_it_is_and_the_next_one_goes_on_the
     assert log.pairs() == [(key, "2") for key in keys]
 
 
-def test_a_full_table_inside_of_a_batch_is_no_obstacle() -> None:
+def test_key_table_can_be_full_inside_a_batch() -> None:
     log = SmallLog()
     log.put(*((f"key {number % 150}", f"{number}") for number in range(300)))
     for _ in range(20):
@@ -155,7 +155,7 @@ def test_a_full_table_inside_of_a_batch_is_no_obstacle() -> None:
     assert log.pairs() == [(f"key {number % 150}", f"{number}") for number in range(150, 300)]
 
 
-def test_a_tombstone_beyond_a_full_table_waits_until_its_elders_are_gone() -> None:
+def test_tombstone_after_a_full_key_table_stays_until_earlier_records_are_removed() -> None:
     log = SmallLog()
     log.put(("a", "1"))
     for number in range(100):
@@ -192,7 +192,7 @@ def test_the_last_batch_of_a_producer_stays_without_its_records() -> None:
     assert table.entries[7].last_sequence() == 3
 
 
-def test_a_batch_that_is_no_producers_last_any_more_goes() -> None:
+def test_empty_batch_is_removed_when_its_producer_has_a_later_one() -> None:
     log = SmallLog()
     log.put(("a", "1"), producer=7)
     log.put(("a", "2"))
@@ -212,7 +212,7 @@ def test_an_expired_producer_leaves_nothing_behind() -> None:
     assert [batch.record_count for batch in log.batches] == [1]
 
 
-def test_the_last_batch_of_a_segment_stays_so_that_segments_follow_one_another() -> None:
+def test_last_batch_of_a_segment_stays_so_that_offsets_are_continuous() -> None:
     log = SmallLog()
     log.put(("a", "1"))
     log.put(("a", "2"))
@@ -228,7 +228,7 @@ def test_the_last_batch_of_a_segment_stays_so_that_segments_follow_one_another()
 # Transactions
 
 
-def test_records_of_an_aborted_transaction_go_and_hide_nothing() -> None:
+def test_records_of_an_aborted_transaction_are_removed_and_replace_no_value() -> None:
     log = SmallLog()
     log.put(("a", "1"))
     log.put(("a", "2"), ("b", "2"), producer=7, transactional=True)
@@ -241,7 +241,7 @@ def test_records_of_an_aborted_transaction_go_and_hide_nothing() -> None:
     assert [each.first_offset for each in log.aborted] == [1]
 
 
-def test_a_marker_goes_the_retention_time_after_its_transaction() -> None:
+def test_marker_is_removed_the_retention_time_after_its_transaction() -> None:
     log = SmallLog()
     log.put(("a", "1"), producer=7, transactional=True)
     marker = log.end(7, abort=True)
@@ -346,7 +346,7 @@ steps = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=40))
-def test_whatever_is_written_and_cleaned_readers_find_the_same_in_the_end(
+def test_random_writes_and_compactions_keep_the_last_values(
     history: list[tuple[Any, ...]],
 ) -> None:
     log = SmallLog()

@@ -134,7 +134,7 @@ def test_a_damaged_log_checkpoint_is_none(data: st.DataObject) -> None:
 
 
 @given(st.binary())
-def test_no_rubbish_is_taken_for_any_file(data: bytes) -> None:
+def test_random_bytes_are_not_read_as_any_file(data: bytes) -> None:
     assert checkpoints.decode_log_checkpoint(data) is None
     assert decode_snapshot(data, 0, 10) is None
     checkpoints.decode_partition_metadata(data)

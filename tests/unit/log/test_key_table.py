@@ -32,7 +32,7 @@ def test_a_full_table_takes_no_new_key_and_still_takes_old_ones() -> None:
     assert table.count == count
 
 
-def test_a_load_of_one_leaves_a_free_slot_for_the_search_to_end_at() -> None:
+def test_load_factor_1_leaves_a_free_slot() -> None:
     table = KeyTable(24 * 11, load_max=1.0)
     for number in range(10):
         assert table.put(b"%d" % number, number)
@@ -40,7 +40,7 @@ def test_a_load_of_one_leaves_a_free_slot_for_the_search_to_end_at() -> None:
     assert table.get(b"10") == -1
 
 
-def test_a_table_that_grows_forgets_nothing() -> None:
+def test_growing_table_keeps_all_keys() -> None:
     table = KeyTable(24 * 40_000)
     for number in range(30_000):
         assert table.put(b"%d" % number, number)

@@ -102,7 +102,7 @@ def test_settings_of_brokers_are_not_those_of_a_topic() -> None:
     assert metadata.configs == {}
 
 
-def test_a_topic_made_again_starts_without_the_settings_of_the_former() -> None:
+def test_recreated_topic_starts_without_the_former_settings() -> None:
     metadata = applied(
         topic("orders", ORDERS),
         config("orders", "retention.ms", "1"),
@@ -113,7 +113,7 @@ def test_a_topic_made_again_starts_without_the_settings_of_the_former() -> None:
     assert metadata.configs == {}
 
 
-def test_the_next_producer_id_is_the_last_that_was_said() -> None:
+def test_next_producer_id_is_the_last_recorded_one() -> None:
     assert applied(producer_ids(1000), producer_ids(5000)).next_producer_id == 5000
 
 
@@ -178,7 +178,7 @@ def test_a_directory_without_metadata_has_none() -> None:
     assert read_metadata(files, "/data") is None
 
 
-def test_the_log_goes_on_where_the_newest_snapshot_ends() -> None:
+def test_log_continues_at_the_end_of_the_newest_snapshot() -> None:
     files = SimulatedFiles()
     newest = "00000000000000000010-0000000002.checkpoint"
     written(files, "00000000000000000004-0000000001.checkpoint", 0, topic("former", ORDERS))
@@ -191,7 +191,7 @@ def test_the_log_goes_on_where_the_newest_snapshot_ends() -> None:
     assert metadata.configs == {"orders": {"retention.ms": "2"}}
 
 
-def test_what_is_not_understood_is_passed_over() -> None:
+def test_unknown_records_are_skipped() -> None:
     files = SimulatedFiles()
     garbage = (b"", b"\x01", b"\x02\x02\0", record(99, b"?"), bytes([1, 2, 0, 200]), b"\xff" * 9)
     written(files, "00000000000000000000.log", 0, *garbage, topic("orders", ORDERS))

@@ -87,14 +87,14 @@ class Scene:
         return self.partition.is_leader, self.partition in self.fetchers.followed
 
 
-def test_a_leadership_is_taken_up_and_given_up() -> None:
+def test_broker_becomes_leader_and_resigns() -> None:
     scene = Scene()
     assert scene.told(LED) == (True, False)
     assert scene.told(replace(LED, leader=THERE, leader_epoch=6)) == (False, True)
     assert scene.told(replace(LED, leader=NO_LEADER, leader_epoch=7)) == (False, False)
 
 
-def test_a_leadership_of_a_former_life_is_not_taken_up() -> None:
+def test_leadership_of_a_former_incarnation_is_ignored() -> None:
     scene = Scene()
     assert scene.told(replace(LED, isr_epochs=(EPOCH - 1, 102))) == (False, False)
     assert scene.told(replace(LED, leader_epoch=6)) == (True, False)
@@ -106,7 +106,7 @@ def test_a_broker_does_not_lead_with_an_offline_log() -> None:
     assert scene.told(LED) == (False, False)
 
 
-def test_a_lower_leader_epoch_is_never_taken() -> None:
+def test_lower_leader_epoch_is_ignored() -> None:
     scene = Scene()
     scene.told(LED)
     assert scene.told(replace(LED, leader=THERE, leader_epoch=4, partition_epoch=99)) == (

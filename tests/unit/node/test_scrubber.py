@@ -45,7 +45,7 @@ def scrubbed(log: Log, at: int, step_bytes: int = 1 << 20) -> SegmentScrub:
     return scrub
 
 
-def test_what_is_sound_is_found_sound_however_small_the_steps() -> None:
+def test_valid_log_has_no_damage_with_any_step_size() -> None:
     log = filled(SimulatedFiles())
     for at in range(len(log.segments.all)):
         assert scrubbed(log, at).problem == ""
@@ -62,7 +62,7 @@ def test_a_flipped_bit_is_found_where_it_is() -> None:
     assert scrub.is_current()
 
 
-def test_a_log_that_was_cut_under_the_reader_is_not_believed_to_be_damaged() -> None:
+def test_log_truncated_during_the_read_is_not_reported_as_damaged() -> None:
     log = filled(SimulatedFiles())
     last = log.segments.all[-1]
     scrub = SegmentScrub(log, last)
@@ -101,7 +101,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 50))
 
 
-def test_damage_is_told_once_with_the_segment_that_it_is_in(
+def test_damage_is_logged_once_with_its_segment(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
@@ -157,7 +157,7 @@ def test_a_member_of_the_isr_leaves_it_before_it_drops_what_is_damaged() -> None
     assert leader.wanted_isr(0, LAG_MS, lambda *_: True) == ((1, 101), (2, 102))
 
 
-def test_a_replica_that_nobody_counts_on_is_repaired_at_once() -> None:
+def test_replica_outside_the_isr_is_repaired_immediately() -> None:
     scene = caught_up(isr=(1, 3))
     damage(scene.follower, 0)
     scene.wire.machine.repair(scene.follower.partition())
@@ -166,7 +166,7 @@ def test_a_replica_that_nobody_counts_on_is_repaired_at_once() -> None:
     assert scene.follower.partition().damaged_from == -1
 
 
-def test_a_leader_that_leads_no_longer_is_repaired_by_its_successor() -> None:
+def test_former_leader_is_repaired_from_its_successor() -> None:
     scene = caught_up(isr=(1, 2))
     damage(scene.leader, 2)
     scene.follower.partition().become_leader(state(2, 2, (2,)), 102, 0)

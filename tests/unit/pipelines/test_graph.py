@@ -28,7 +28,7 @@ def test_a_graph_is_the_same_after_it_was_written_and_read() -> None:
     assert graph_of(GRAPH.to_json()) == GRAPH
 
 
-def test_what_reads_a_flow_depends_on_it_through_views_too() -> None:
+def test_reader_of_a_flow_depends_on_it_also_through_views() -> None:
     assert GRAPH.dependents({"cleaned"}) == {"silver", "gold & more", "to_topic"}
     assert GRAPH.dependents({"to_topic"}) == set()
 
@@ -58,7 +58,7 @@ def test_a_node_stands_to_the_right_of_all_that_it_reads() -> None:
     ]
 
 
-def test_names_that_go_round_in_a_circle_are_drawn_all_the_same() -> None:
+def test_graph_with_a_cycle_is_drawn() -> None:
     nodes = {name: Node(name, "table") for name in ("a", "b")}
     flows = {"a": Flow("a", "a", ("b",), "x", 1), "b": Flow("b", "b", ("a",), "x", 2)}
     graph = Graph("round", nodes, flows)

@@ -36,7 +36,7 @@ def test_storage_is_relative_to_the_project_or_stays_as_it_is(tmp_path: Path) ->
     assert absolute.storage == "file:///var/c"
 
 
-def test_a_path_that_spark_would_escape_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_spark_would_escape_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ProjectError, match="characters that Spark escapes"):
         open_project(write(tmp_path / "the shop", "name: shop\nstorage: c\n"))
 
@@ -72,19 +72,19 @@ def test_files_are_those_of_the_libraries_in_order(tmp_path: Path) -> None:
         ({**SPEC, "libraries": [{"glob": {"include": "a/*.py"}}]}, "neither a file nor"),
     ],
 )
-def test_what_is_wrong_in_the_specification_is_said(content: dict[str, Any], said: str) -> None:
+def test_error_in_the_specification_is_explained(content: dict[str, Any], said: str) -> None:
     with pytest.raises(ProjectError, match=said):
         spec_of(content, "spark-pipeline.yml")
 
 
-def test_a_directory_that_is_no_project_is_said(tmp_path: Path) -> None:
+def test_directory_that_is_not_a_project_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ProjectError, match="headrace pipeline init"):
         open_project(tmp_path)
     with pytest.raises(ProjectError, match="is not YAML"):
         open_project(write(tmp_path, "a: [\n"))
 
 
-def test_state_that_was_moved_is_refused(tmp_path: Path) -> None:
+def test_state_that_was_moved_is_rejected(tmp_path: Path) -> None:
     place = write(tmp_path / "here", "name: a\nstorage: x\n")
     open_project(place).prepare_state()
     open_project(place).prepare_state()

@@ -23,7 +23,7 @@ def test_a_flow_goes_from_queued_to_completed_and_its_rows_count() -> None:
     assert flow.rows_per_s(99.0) == 15.0
 
 
-def test_a_flow_of_which_nothing_was_told_has_no_count() -> None:
+def test_flow_without_reported_rows_has_no_count() -> None:
     run = Run(PREFIX)
     told(run, "Flow a is PLANNING.", "Flow a has COMPLETED.")
     assert run.flows["a"].rows_read is None
@@ -45,7 +45,7 @@ def test_a_flow_that_failed_stays_failed() -> None:
     assert (run.flows["a"].state, run.flows["a"].error) == (RUNNING, None)
 
 
-def test_definitions_that_cannot_be_resolved_are_told_apart_from_what_reads_them() -> None:
+def test_unresolved_definitions_are_separated_from_their_readers() -> None:
     run = Run(PREFIX)
     told(
         run,

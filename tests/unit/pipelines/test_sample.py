@@ -47,7 +47,7 @@ def test_a_project_is_written_whole(tmp_path: Path, avro: bool) -> None:
             ast.parse(text)
 
 
-def test_what_lies_in_a_directory_is_not_touched(tmp_path: Path) -> None:
+def test_files_in_an_existing_directory_are_kept(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(FileExistsError, match="not empty"):
         written(tmp_path)
@@ -55,13 +55,13 @@ def test_what_lies_in_a_directory_is_not_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../up", "-x", 'quote"'])
-def test_a_name_that_would_break_the_project_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_would_break_the_project_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="invalid project name"):
         write_project(tmp_path / "new", name=name, bootstrap="mill:9092")
     assert not (tmp_path / "new").exists()
 
 
-def test_the_generator_says_the_same_again_for_a_seed_and_something_else_for_another(
+def test_generator_is_deterministic_per_seed(
     tmp_path: Path,
 ) -> None:
     written(tmp_path)

@@ -32,7 +32,7 @@ def test_names_after_from_and_join_are_read() -> None:
     assert reads_of("SELECT ' FROM nothing' FROM a -- FROM b\n JOIN `c d` ON x = y") == ("a", "c d")
 
 
-def test_a_statement_can_be_left_out_and_others_keep_their_lines() -> None:
+def test_omitted_statement_keeps_the_lines_of_others() -> None:
     rest = without(TEXT, {"sizes", "fill"})
     assert rest.count("\n") == TEXT.count("\n")
     assert [each.line for each in statements(rest)] == [5, 7, 9]

@@ -38,7 +38,7 @@ def record(
     return (encode_varint(len(body)) if length is None else length) + body
 
 
-def test_a_sound_batch_gives_the_numbers_of_its_header() -> None:
+def test_valid_batch_returns_the_fields_of_its_header() -> None:
     data = build_batch(
         THREE, producer_id=7, producer_epoch=2, base_sequence=40, leader_epoch=9, transactional=True
     )
@@ -107,22 +107,22 @@ def test_an_unknown_message_format_is_corrupt(magic: int) -> None:
         (2**31 - 1, ErrorCode.INVALID_RECORD),
     ],
 )
-def test_a_batch_length_that_is_not_the_frames_is_refused(length: int, code: ErrorCode) -> None:
+def test_a_batch_length_that_is_not_the_frames_is_rejected(length: int, code: ErrorCode) -> None:
     assert refused(put(sample(), at.LENGTH_AT, ">i", length)) == code
 
 
-def test_two_batches_or_trailing_bytes_are_refused() -> None:
+def test_two_batches_or_trailing_bytes_are_rejected() -> None:
     assert refused(sample() + sample()) == ErrorCode.INVALID_RECORD
     assert refused(sample() + b"\x00") == ErrorCode.INVALID_RECORD
 
 
-def test_a_batch_that_is_cut_anywhere_is_refused() -> None:
+def test_a_batch_that_is_cut_anywhere_is_rejected() -> None:
     data = sample()
     for size in range(len(data)):
         assert refused(data[:size]) == ErrorCode.INVALID_RECORD
 
 
-def test_a_range_outside_of_the_frame_is_refused() -> None:
+def test_a_range_outside_of_the_frame_is_rejected() -> None:
     data = sample()
     for start, end in ((-1, len(data)), (0, len(data) + 1), (len(data), 0), (5000, 6000)):
         with pytest.raises(ApiError):
@@ -134,7 +134,7 @@ def test_a_range_outside_of_the_frame_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 4, 2, 1, 0, -1, -(2**31)])
-def test_a_count_that_is_not_the_records_is_refused(count: int) -> None:
+def test_a_count_that_is_not_the_records_is_rejected(count: int) -> None:
     lying = put(sample(), at.RECORD_COUNT_AT, ">i", count)
     assert refused(lying) == ErrorCode.INVALID_RECORD
     consistent = put(lying, at.LAST_OFFSET_DELTA_AT, ">i", max(count - 1, -(2**31)))
@@ -142,7 +142,7 @@ def test_a_count_that_is_not_the_records_is_refused(count: int) -> None:
 
 
 @pytest.mark.parametrize("delta", [1, 3, -1, 2**31 - 1, -(2**31)])
-def test_a_last_offset_delta_that_is_not_the_counts_is_refused(delta: int) -> None:
+def test_a_last_offset_delta_that_is_not_the_counts_is_rejected(delta: int) -> None:
     assert refused(put(sample(), at.LAST_OFFSET_DELTA_AT, ">i", delta)) == ErrorCode.INVALID_RECORD
 
 
@@ -185,7 +185,7 @@ def test_attribute_bits_that_mean_nothing_yet_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("producer_id", "epoch", "sequence"), [(5, 0, -1), (5, -1, 0), (-2, -1, -1), (5, -1, -1)]
 )
-def test_producer_numbers_that_do_not_go_together_are_refused(
+def test_inconsistent_producer_fields_are_rejected(
     producer_id: int, epoch: int, sequence: int
 ) -> None:
     data = build_batch(THREE, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
@@ -242,13 +242,13 @@ def test_a_negative_timestamp_shows_in_the_minimum_and_never_in_the_maximum() ->
 
 
 @pytest.mark.parametrize("base", [2**62, 2**63 - 1, -(2**62), -(2**63)])
-def test_a_base_timestamp_that_could_overflow_is_refused(base: int) -> None:
+def test_base_timestamp_that_could_overflow_is_rejected(base: int) -> None:
     data = with_records(record(), 1, base_timestamp=base)
     assert refused(data) == ErrorCode.INVALID_TIMESTAMP
 
 
 @pytest.mark.parametrize("delta", [2**62, 2**63 - 1, -(2**62), -(2**63)])
-def test_a_timestamp_delta_that_could_overflow_is_refused(delta: int) -> None:
+def test_a_timestamp_delta_that_could_overflow_is_rejected(delta: int) -> None:
     data = with_records(record(timestamp=encode_varint(delta)), 1)
     assert refused(data) == ErrorCode.INVALID_TIMESTAMP
 
@@ -295,7 +295,7 @@ def test_the_largest_timestamps_that_are_taken_add_up(sign: int) -> None:
         b"",
     ],
 )
-def test_a_record_that_is_not_whole_is_refused(payload: bytes) -> None:
+def test_a_record_that_is_not_whole_is_rejected(payload: bytes) -> None:
     assert refused(with_records(payload, 1)) == ErrorCode.INVALID_RECORD
     # The same with other bytes behind it: a walk must not find its end in the next request.
     data = with_records(payload, 1)

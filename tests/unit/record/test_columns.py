@@ -114,7 +114,7 @@ def test_what_is_compressed_or_in_a_transaction_is_not_plain() -> None:
         assert Columns(False).append_plain(data, 0, len(plain), 0, NEVER, True)
 
 
-def test_a_wrong_checksum_is_found_only_where_it_is_looked_for() -> None:
+def test_wrong_checksum_is_found_only_if_it_is_checked() -> None:
     data = bytearray(build_batch([NewRecord(b"k", b"value")]))
     data[-2] ^= 1
     with pytest.raises(ApiError):

@@ -214,7 +214,7 @@ def test_the_reused_buffer_of_lz4_gives_the_results_of_a_new_one(
     assert reused == result()
 
 
-def test_lz4_with_dependent_blocks_is_refused_because_java_could_not_read_it() -> None:
+def test_lz4_with_dependent_blocks_is_rejected_because_java_could_not_read_it() -> None:
     frame = bytes(lz4.frame.compress(TEXT, block_linked=True))
     assert refused(LZ4, frame) == ErrorCode.CORRUPT_MESSAGE
 
@@ -256,7 +256,7 @@ def test_a_xerial_block_that_leaves_its_frame_is_corrupt(block: bytes) -> None:
     assert refused(SNAPPY, XERIAL + block) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_snappy_block_that_announces_gigabytes_is_refused_before_they_are_taken() -> None:
+def test_a_snappy_block_that_announces_gigabytes_is_rejected_before_they_are_taken() -> None:
     assert refused(SNAPPY, b"\xff\xff\xff\xff\x0f" + b"x" * 10) == ErrorCode.CORRUPT_MESSAGE
     assert refused(SNAPPY, b"\xff\xff\xff\xff\xff\xff\xff") == ErrorCode.CORRUPT_MESSAGE
 
@@ -269,7 +269,7 @@ def test_a_gzip_stream_that_refers_to_before_its_beginning_is_corrupt() -> None:
     assert refused(GZIP, gzip.compress(b"")[:10] + block + trailer) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_version_of_xerials_framing_that_java_refuses_is_corrupt() -> None:
+def test_a_version_of_xerials_framing_that_java_rejects_is_corrupt() -> None:
     framed = bytearray(compress(SNAPPY, SMALL))
     framed[8:12] = bytes(4)
     assert refused(SNAPPY, bytes(framed)) == ErrorCode.CORRUPT_MESSAGE

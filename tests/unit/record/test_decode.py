@@ -47,7 +47,7 @@ def test_a_batch_before_a_broken_one_is_still_read() -> None:
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_wrong_checksum_is_corrupt_unless_nobody_asks() -> None:
+def test_wrong_checksum_is_corrupt_unless_the_check_is_disabled() -> None:
     data = bytearray(sample())
     data[at.CRC_AT] ^= 1
     with pytest.raises(ApiError) as caught:
@@ -159,7 +159,7 @@ changes = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_
 
 @given(records=at.record_lists, codec=at.codecs, changes=changes, cut=st.integers(0, 19))
 @settings(max_examples=250, deadline=None)
-def test_a_mutated_batch_is_refused_or_can_be_read(
+def test_a_mutated_batch_is_rejected_or_can_be_read(
     records: list[NewRecord], codec: int, changes: list[tuple[int, int]], cut: int
 ) -> None:
     data = mutated(build_batch(records, codec=codec), changes, cut, resealed=True)

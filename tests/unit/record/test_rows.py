@@ -71,13 +71,13 @@ def test_rows_of_a_partition_keep_their_order() -> None:
     assert found == values
 
 
-def test_rows_without_a_key_fill_one_partition_after_the_other() -> None:
+def test_rows_without_a_key_fill_partitions_sequentially() -> None:
     encoder = RowEncoder(3, [2, 0, 1], 100)
     encoder.append(30, b"", None, column([b"0123456789"] * 30), [])
     partitions = [partition for partition, _, _ in encoder.take(True)]
     assert partitions[:4] == [2, 0, 1, 2]
 
 
-def test_a_partition_that_is_not_there_is_refused() -> None:
+def test_unknown_partition_is_rejected() -> None:
     with pytest.raises(ApiError, match="unknown partition 7"):
         RowEncoder(3, [0], 100).append(1, struct.pack("<i", 7), None, column([b"v"]), [])

@@ -8,7 +8,7 @@ from tests.unit.replication.fetcher_scenario import Scene, answer, epochs_of
 from tests.unit.replication.replica_scenario import Wire, elect, log_bytes, state
 
 
-def test_an_answer_from_before_a_new_epoch_is_not_believed() -> None:
+def test_response_from_before_a_new_epoch_is_ignored() -> None:
     scene = Scene(isr=(1,))
     scene.leader.append("old")
     scene.wire.ask()
@@ -52,7 +52,7 @@ def test_a_follower_keeps_what_is_above_its_high_watermark_if_the_leader_has_it(
     assert scene.asked()[0][:3] == (2, 1, 1)
 
 
-def test_what_a_former_leader_wrote_alone_is_cut_off() -> None:
+def test_unreplicated_records_of_a_former_leader_are_truncated() -> None:
     scene = Scene(isr=(1, 2))
     scene.leader.append("both")
     scene.wire.catch_up()
@@ -67,7 +67,7 @@ def test_what_a_former_leader_wrote_alone_is_cut_off() -> None:
     assert epochs_of(scene.leader) == epochs_of(scene.follower) == [(1, 0), (2, 1)]
 
 
-def test_an_epoch_that_wrote_nothing_yet_cuts_off_as_well() -> None:
+def test_epoch_without_records_also_truncates() -> None:
     scene = Scene(isr=(1, 2))
     scene.leader.append("both")
     scene.wire.catch_up()
@@ -79,7 +79,7 @@ def test_an_epoch_that_wrote_nothing_yet_cuts_off_as_well() -> None:
     assert values(scene.leader.partition().log) == ["both"]
 
 
-def test_histories_that_parted_in_several_epochs_are_joined_step_by_step() -> None:
+def test_logs_that_diverge_in_several_epochs_are_truncated_step_by_step() -> None:
     """B2: after fast elections one look at the epochs is not enough."""
     scene = Scene(isr=(1, 2))
     one, two = scene.leader, scene.follower
@@ -125,7 +125,7 @@ def test_a_log_without_epochs_beyond_the_leaders_end_is_cut_to_what_is_committed
     assert scene.log.log_end_offset == 2
 
 
-def test_a_cut_waits_for_the_work_that_the_log_has_under_way() -> None:
+def test_truncation_waits_for_the_running_job_of_the_log() -> None:
     scene = Scene(isr=(1, 2))
     scene.leader.append("both")
     scene.wire.catch_up()
@@ -160,7 +160,7 @@ def test_truncation_below_the_high_watermark_is_logged(caplog: pytest.LogCapture
     assert "truncating committed records" in caplog.text
 
 
-def test_a_leader_that_says_nonsense_about_epochs_does_not_make_a_follower_spin() -> None:
+def test_invalid_epochs_of_a_leader_cause_no_endless_loop() -> None:
     scene = Scene()
     scene.wire.ask()
     diverging = {"epoch": 5, "end_offset": 50}
@@ -169,7 +169,7 @@ def test_a_leader_that_says_nonsense_about_epochs_does_not_make_a_follower_spin(
     assert scene.wire.machine.next_due_ms() == scene.wire.now_ms() + 20
 
 
-def test_a_second_answer_about_the_log_as_it_was_before_a_cut_is_not_believed() -> None:
+def test_second_divergence_response_from_before_a_truncation_is_ignored() -> None:
     scene = Scene(partitions=2)
     machine = scene.wire.machine
     machine.unfollow(scene.follower.partition(1))

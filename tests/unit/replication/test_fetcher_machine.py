@@ -37,9 +37,7 @@ def test_a_follower_becomes_its_leader_byte_for_byte() -> None:
     assert scene.log.producers.entries == leader_log.producers.entries
 
 
-def test_what_the_leader_writes_reaches_a_waiting_follower_and_its_next_question_commits_it() -> (
-    None
-):
+def test_waiting_follower_gets_new_records_and_its_next_fetch_commits_them() -> None:
     scene = Scene(isr=(1, 2))
     scene.wire.run()
     assert scene.wire.peer.exchanges
@@ -64,7 +62,7 @@ def test_a_follower_learns_of_no_more_than_it_has() -> None:
     assert scene.follower.partition().high_watermark == 0
 
 
-def test_a_follower_that_asks_for_much_at_a_time_waits_for_it() -> None:
+def test_follower_waits_for_a_large_fetch_minimum() -> None:
     scene = Scene()
     request = ReplicaFetchRequest("broker-2", 2, 500, 250, 10 << 20, 1 << 20)
     scene.wire.machine = FetcherMachine(request, 1000, Throttle())
@@ -82,7 +80,7 @@ def test_a_follower_that_asks_for_much_at_a_time_waits_for_it() -> None:
     assert scene.log.log_end_offset == 3
 
 
-def test_a_large_backlog_comes_in_many_answers() -> None:
+def test_large_backlog_needs_many_responses() -> None:
     scene = Scene()
     scene.wire.machine = new_machine(2, partition_bytes_max=300)
     scene.wire.machine.follow(scene.follower.partition())
@@ -92,7 +90,7 @@ def test_a_large_backlog_comes_in_many_answers() -> None:
     assert log_bytes(scene.log) == log_bytes(scene.leader.partition().log)
 
 
-def test_a_batch_larger_than_all_limits_comes_whole() -> None:
+def test_batch_larger_than_all_limits_is_fetched_completely() -> None:
     scene = Scene()
     scene.wire.machine = new_machine(2, partition_bytes_max=10)
     scene.wire.machine.follow(scene.follower.partition())
@@ -102,7 +100,7 @@ def test_a_batch_larger_than_all_limits_comes_whole() -> None:
     assert scene.log.log_end_offset == 2
 
 
-def test_a_batch_larger_than_a_segment_may_be_by_now_gets_one_of_its_own() -> None:
+def test_batch_larger_than_segment_bytes_gets_a_separate_segment() -> None:
     scene = Scene()
     scene.log.set_config(topic_config(segment_bytes=300))
     for value in ("small", "x" * 1000, "y" * 1000, "small again"):
@@ -130,7 +128,7 @@ def test_a_log_starts_where_the_leaders_does() -> None:
     assert scene.log.log_start_offset == 4
 
 
-def test_a_follower_from_before_the_leaders_start_begins_anew_there() -> None:
+def test_follower_that_ends_before_the_leaders_log_start_restarts_there() -> None:
     scene = Scene(isr=(1, 3))
     for value in "ab":
         scene.leader.append(value)
@@ -165,7 +163,7 @@ def test_gaps_that_compaction_left_are_kept() -> None:
 # Sessions.
 
 
-def test_a_round_names_only_what_changed() -> None:
+def test_incremental_fetch_lists_only_changed_partitions() -> None:
     scene = Scene(partitions=5)
     scene.wire.run()
     assert sorted(scene.asked(0)) == [0, 1, 2, 3, 4]
@@ -179,7 +177,7 @@ def test_a_round_names_only_what_changed() -> None:
     assert scene.session() == (session_id, 2)
 
 
-def test_a_partition_that_is_left_is_forgotten_and_one_that_comes_back_is_asked_for_again() -> None:
+def test_removed_partition_is_forgotten_and_a_returning_one_is_fetched_again() -> None:
     scene = Scene(partitions=3)
     scene.wire.catch_up()
     scene.wire.machine.unfollow(scene.follower.partition(1))
@@ -196,7 +194,7 @@ def test_a_partition_that_is_left_is_forgotten_and_one_that_comes_back_is_asked_
     assert values(scene.follower.partition(1).log) == ["not for you"]
 
 
-def test_a_partition_that_cannot_wait_is_named_while_the_leader_holds_a_question() -> None:
+def test_urgent_partition_is_fetched_during_a_long_poll() -> None:
     scene = Scene(partitions=2)
     scene.wire.machine.unfollow(scene.follower.partition(1))
     scene.wire.run()
@@ -215,7 +213,7 @@ def test_a_partition_that_cannot_wait_is_named_while_the_leader_holds_a_question
     assert values(scene.follower.partition(1).log) == ["new", "and on"]
 
 
-def test_a_replica_that_its_leader_has_not_heard_of_yet_asks_again() -> None:
+def test_replica_unknown_to_its_leader_retries() -> None:
     scene = Scene()
     leader = scene.leader.partition()
     known = state(1, 1, partition_epoch=2)
@@ -231,7 +229,7 @@ def test_a_replica_that_its_leader_has_not_heard_of_yet_asks_again() -> None:
     assert values(scene.log) == ["now", "and then"]
 
 
-def test_records_that_come_twice_are_written_once() -> None:
+def test_records_received_twice_are_written_once() -> None:
     scene = Scene(partitions=2)
     scene.wire.machine.unfollow(scene.follower.partition(1))
     scene.wire.catch_up()
@@ -249,7 +247,7 @@ def test_records_that_come_twice_are_written_once() -> None:
     assert machine.next_due_ms() == NEVER
 
 
-def test_an_answer_of_a_session_that_is_gone_says_nothing_of_the_next() -> None:
+def test_response_of_an_expired_fetch_session_does_not_affect_the_next() -> None:
     scene = Scene(partitions=2)
     machine = scene.wire.machine
     machine.unfollow(scene.follower.partition(1))
@@ -272,7 +270,7 @@ def test_an_answer_of_a_session_that_is_gone_says_nothing_of_the_next() -> None:
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     ],
 )
-def test_a_session_that_is_gone_is_opened_anew_at_once(code: ErrorCode) -> None:
+def test_expired_fetch_session_is_opened_again_immediately(code: ErrorCode) -> None:
     scene = Scene(partitions=3)
     scene.wire.catch_up()
     scene.wire.ask()
@@ -283,7 +281,7 @@ def test_a_session_that_is_gone_is_opened_anew_at_once(code: ErrorCode) -> None:
     assert sorted(scene.asked()) == [0, 1, 2]
 
 
-def test_a_leader_that_refuses_again_and_again_is_left_in_peace_for_a_while() -> None:
+def test_follower_backs_off_after_repeated_errors_of_its_leader() -> None:
     scene = Scene()
     machine = scene.wire.machine
     refusal = answer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
@@ -297,7 +295,7 @@ def test_a_leader_that_refuses_again_and_again_is_left_in_peace_for_a_while() ->
     assert pauses_ms == [40, 80, 160, 320, 640, 1000, 1000]
 
 
-def test_a_leader_that_does_not_know_this_life_of_the_follower_is_asked_again_soon() -> None:
+def test_follower_retries_soon_if_the_leader_does_not_know_its_incarnation() -> None:
     scene = Scene()
     scene.leader.registered_epoch = lambda _node: 99
     scene.leader.append("a")
@@ -310,7 +308,7 @@ def test_a_leader_that_does_not_know_this_life_of_the_follower_is_asked_again_so
     assert values(scene.log) == ["a"]
 
 
-def test_a_leader_that_keeps_no_session_is_asked_for_everything_each_time() -> None:
+def test_leader_without_fetch_sessions_gets_full_requests() -> None:
     scene = Scene(partitions=2)
     for _ in range(3):
         assert scene.wire.machine.next_request(1, 0) is not None
@@ -320,7 +318,7 @@ def test_a_leader_that_keeps_no_session_is_asked_for_everything_each_time() -> N
     assert sorted(scene.asked()) == [0, 1]
 
 
-def test_after_a_broken_link_everything_is_asked_anew() -> None:
+def test_full_fetch_follows_a_disconnect() -> None:
     scene = Scene(partitions=2)
     scene.leader.append("a")
     scene.wire.run()
@@ -344,7 +342,7 @@ def test_after_a_broken_link_everything_is_asked_anew() -> None:
         ErrorCode.OFFSET_OUT_OF_RANGE,
     ],
 )
-def test_one_partition_in_trouble_rests_and_the_others_go_on(code: ErrorCode) -> None:
+def test_failing_partition_backs_off_and_the_others_continue(code: ErrorCode) -> None:
     scene = Scene(partitions=2)
     scene.wire.catch_up()
     scene.wire.ask()
@@ -364,7 +362,7 @@ def test_one_partition_in_trouble_rests_and_the_others_go_on(code: ErrorCode) ->
     assert values(scene.log) == ["a"]
 
 
-def test_a_batch_that_was_changed_on_the_way_is_fetched_again(
+def test_batch_corrupted_in_transit_is_fetched_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scene = Scene()
@@ -436,7 +434,7 @@ def test_a_disk_that_fails_stops_its_partition_and_no_other() -> None:
     assert scene.log.log_end_offset == 0
 
 
-def test_where_the_topic_wants_a_sync_the_next_question_waits_for_it() -> None:
+def test_next_fetch_waits_for_the_sync_if_flush_messages_is_1() -> None:
     scene = Scene(isr=(1, 2), flush_messages=1)
     scene.wire.run()
     scene.follower.is_busy = True
@@ -451,7 +449,7 @@ def test_where_the_topic_wants_a_sync_the_next_question_waits_for_it() -> None:
     assert scene.leader.partition().high_watermark == 1
 
 
-def test_a_partition_that_this_broker_leads_by_now_takes_nothing() -> None:
+def test_partition_that_this_broker_leads_ignores_fetched_records() -> None:
     scene = Scene()
     scene.leader.append("a")
     scene.wire.ask()

@@ -144,7 +144,7 @@ def end_of(node: Node, index: int = 0) -> int:
     return int(node.partition(index).log.log_end_offset)
 
 
-def test_a_follower_dials_its_leader_and_keeps_up() -> None:
+def test_follower_connects_to_its_leader_and_replicates() -> None:
     async def scenario() -> None:
         world = World()
         world.scene.leader.append("a")
@@ -160,7 +160,7 @@ def test_a_follower_dials_its_leader_and_keeps_up() -> None:
     run(scenario())
 
 
-def test_a_broken_link_is_dialled_again_and_the_leader_still_followed() -> None:
+def test_follower_reconnects_after_a_disconnect() -> None:
     async def scenario() -> None:
         world = World()
         world.scene.leader.append("a")
@@ -175,7 +175,7 @@ def test_a_broken_link_is_dialled_again_and_the_leader_still_followed() -> None:
     run(scenario())
 
 
-def test_a_leader_that_is_not_there_is_dialled_again_with_pauses_until_it_is() -> None:
+def test_follower_retries_to_connect_with_pauses() -> None:
     async def scenario() -> None:
         world = World()
         world.scene.leader.append("a")
@@ -189,7 +189,7 @@ def test_a_leader_that_is_not_there_is_dialled_again_with_pauses_until_it_is() -
     run(scenario())
 
 
-def test_a_broker_that_registers_is_dialled_at_once() -> None:
+def test_follower_connects_immediately_when_its_leader_registers() -> None:
     async def scenario() -> None:
         world = World(settings=SETTINGS._replace(backoff_ms=10_000_000))
         world.scene.leader.append("a")
@@ -210,7 +210,7 @@ def test_a_broker_that_registers_is_dialled_at_once() -> None:
     run(scenario())
 
 
-def test_a_partition_moves_to_its_new_leader_and_an_idle_link_is_closed() -> None:
+def test_partition_is_fetched_from_its_new_leader_and_an_idle_link_is_closed() -> None:
     async def scenario() -> None:
         world = World()
         world.follow()
@@ -227,7 +227,7 @@ def test_a_partition_moves_to_its_new_leader_and_an_idle_link_is_closed() -> Non
     run(scenario())
 
 
-def test_a_partition_that_this_broker_leads_or_nobody_does_is_not_followed() -> None:
+def test_partition_without_a_remote_leader_is_not_fetched() -> None:
     async def scenario() -> None:
         world = World()
         elect(world.node, 2)
@@ -240,7 +240,7 @@ def test_a_partition_that_this_broker_leads_or_nobody_does_is_not_followed() -> 
     run(scenario())
 
 
-def test_many_partitions_go_over_as_many_links_as_are_set() -> None:
+def test_partitions_are_fetched_over_the_configured_number_of_links() -> None:
     async def scenario() -> None:
         world = World(partitions=12, settings=SETTINGS._replace(sessions=3))
         world.follow()
@@ -258,7 +258,7 @@ def test_many_partitions_go_over_as_many_links_as_are_set() -> None:
     run(scenario())
 
 
-def test_a_leader_that_never_answers_is_dialled_again() -> None:
+def test_follower_reconnects_to_a_leader_without_responses() -> None:
     async def scenario() -> None:
         world = World(settings=SETTINGS._replace(response_ms_max=30))
         world.scene.leader.append("a")
@@ -274,7 +274,7 @@ def test_a_leader_that_never_answers_is_dialled_again() -> None:
     run(scenario())
 
 
-def test_an_answer_that_cannot_be_read_ends_its_link(caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_response_closes_its_link(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         world = World()
         world.scene.leader.append("a")

@@ -13,7 +13,7 @@ from tests.unit.replication.isr_scenario import LAG_MS, World, granted, lost, re
 from tests.unit.replication.replica_scenario import TOPIC_ID, epoch_of, state
 
 
-def test_a_follower_that_has_caught_up_is_let_in() -> None:
+def test_follower_that_has_caught_up_is_added_to_the_isr() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.append("a")
@@ -32,7 +32,7 @@ def test_a_follower_that_has_caught_up_is_let_in() -> None:
     run(scenario())
 
 
-def test_one_that_is_asked_for_counts_before_the_answer_and_one_that_goes_until_it() -> None:
+def test_proposed_member_is_required_immediately_and_a_removed_one_until_the_response() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.append("a")
@@ -50,7 +50,7 @@ def test_one_that_is_asked_for_counts_before_the_answer_and_one_that_goes_until_
     run(scenario())
 
 
-def test_a_follower_that_lags_goes_and_then_holds_nobody_up() -> None:
+def test_lagging_follower_is_removed_and_no_longer_delays_commits() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2, 3))
         world.append("a")
@@ -95,7 +95,7 @@ def test_nothing_is_committed_between_the_response_and_the_image_that_has_the_el
     run(scenario())
 
 
-def test_everything_that_is_wanted_goes_in_one_request_and_one_is_under_way_at_a_time() -> None:
+def test_changes_are_sent_in_one_request_and_one_request_is_in_flight() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2, 3), partitions=3)
         world.clock.advance(LAG_MS + 1)
@@ -111,7 +111,7 @@ def test_everything_that_is_wanted_goes_in_one_request_and_one_is_under_way_at_a
     run(scenario())
 
 
-def test_no_answer_is_no_outcome_and_the_same_is_asked_again() -> None:
+def test_request_without_a_response_is_repeated() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.answers = [lost, refused(ErrorCode.NOT_CONTROLLER), granted]
@@ -126,7 +126,7 @@ def test_no_answer_is_no_outcome_and_the_same_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH])
-def test_a_refusal_of_the_whole_request_is_no_outcome(code: ErrorCode) -> None:
+def test_error_of_the_complete_request_is_not_an_outcome(code: ErrorCode) -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.answers = [lambda _: {"error_code": int(code)}, granted]
@@ -150,7 +150,7 @@ def test_request_that_fails_unexpectedly_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST])
-def test_after_a_refusal_the_follower_does_not_count_and_is_not_proposed_at_once(
+def test_rejected_follower_is_not_required_and_not_proposed_immediately(
     code: ErrorCode,
 ) -> None:
     async def scenario() -> None:
@@ -176,7 +176,7 @@ def test_after_a_refusal_the_follower_does_not_count_and_is_not_proposed_at_once
     run(scenario())
 
 
-def test_what_was_refused_is_asked_again_though_nobody_writes_or_fetches() -> None:
+def test_rejected_change_is_repeated_without_traffic() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.answers = [refused(ErrorCode.INELIGIBLE_REPLICA), granted]
@@ -191,7 +191,7 @@ def test_what_was_refused_is_asked_again_though_nobody_writes_or_fetches() -> No
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
-def test_a_refusal_for_a_later_state_keeps_the_proposal_until_that_state_is_seen(
+def test_rejection_for_a_later_state_keeps_the_proposal_until_that_state_arrives(
     code: ErrorCode,
 ) -> None:
     async def scenario() -> None:
@@ -212,7 +212,7 @@ def test_a_refusal_for_a_later_state_keeps_the_proposal_until_that_state_is_seen
     run(scenario())
 
 
-def test_a_state_that_the_image_brought_first_is_not_taken_back_by_the_answer() -> None:
+def test_response_does_not_undo_a_newer_state_of_the_image() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
 
@@ -231,7 +231,7 @@ def test_a_state_that_the_image_brought_first_is_not_taken_back_by_the_answer() 
     run(scenario())
 
 
-def test_what_a_later_state_overtook_is_asked_again_though_nobody_writes_or_fetches() -> None:
+def test_change_overtaken_by_a_later_state_is_repeated_without_traffic() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
 
@@ -250,7 +250,7 @@ def test_what_a_later_state_overtook_is_asked_again_though_nobody_writes_or_fetc
     run(scenario())
 
 
-def test_a_life_that_is_not_registered_is_not_proposed() -> None:
+def test_unregistered_incarnation_is_not_proposed() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.image.brokers[3] = BrokerInfo(3, (), epoch=999)
@@ -261,7 +261,7 @@ def test_a_life_that_is_not_registered_is_not_proposed() -> None:
     run(scenario())
 
 
-def test_a_broker_that_leads_no_longer_asks_for_nothing() -> None:
+def test_former_leader_sends_no_isr_change() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.fetched(3, 0)
@@ -287,7 +287,7 @@ def test_a_follower_that_is_silent_is_noticed_by_the_clock_alone() -> None:
     run(scenario())
 
 
-def test_a_leader_whose_disk_is_damaged_asks_the_others_to_go_on_without_it() -> None:
+def test_leader_with_a_damaged_log_hands_over() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.partition.damaged_from = 0
@@ -321,7 +321,7 @@ def test_a_damaged_leader_without_others_stays() -> None:
     run(scenario())
 
 
-def test_a_member_that_asks_for_what_is_committed_has_lost_it_and_goes_at_once() -> None:
+def test_member_that_fetches_below_the_high_watermark_is_removed_immediately() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         world.append("a")
@@ -335,7 +335,7 @@ def test_a_member_that_asks_for_what_is_committed_has_lost_it_and_goes_at_once()
     run(scenario())
 
 
-def test_a_refusal_of_what_is_past_takes_nothing_back_of_what_was_asked_since() -> None:
+def test_rejection_of_an_old_request_does_not_affect_newer_ones() -> None:
     async def scenario() -> None:
         world = World(isr=(1, 2))
         newer = ((1, epoch_of(1)),)

@@ -11,7 +11,7 @@ from tests.unit.replication.replica_scenario import epoch_of
 
 
 @pytest.mark.parametrize("opens_session", [False, True])
-def test_what_comes_late_from_a_connection_that_was_left_does_not_count(
+def test_late_fetch_of_a_replaced_connection_is_ignored(
     opens_session: bool,
 ) -> None:
     scene = Scene()
@@ -54,7 +54,7 @@ def test_high_watermark_is_sent_again_to_a_follower_that_skips_a_response() -> N
 
 
 @pytest.mark.parametrize("replica_id", [-1, 2])
-def test_a_consumer_on_the_listener_of_the_brokers_is_left_to_those_who_serve_consumers(
+def test_consumer_fetch_on_the_internal_listener_is_not_a_replica_fetch(
     replica_id: int,
 ) -> None:
     scene = Scene()

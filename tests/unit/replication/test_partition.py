@@ -58,7 +58,7 @@ def state(
     return PartitionState(leader, leader_epoch, (1, 2, 3), members, partition_epoch, epochs)
 
 
-def test_a_record_is_committed_when_every_member_asks_for_the_next() -> None:
+def test_record_is_committed_when_every_isr_member_fetches_the_next() -> None:
     leader = Leader()
     leader.append(3)
     assert leader.partition.high_watermark == 0
@@ -67,7 +67,7 @@ def test_a_record_is_committed_when_every_member_asks_for_the_next() -> None:
     assert leader.fetched(TWO, 3) == 3
 
 
-def test_a_follower_outside_the_isr_holds_nobody_up() -> None:
+def test_follower_outside_the_isr_does_not_delay_commits() -> None:
     leader = Leader(isr=((1, 10), (2, 20)))
     leader.append(2)
     assert leader.fetched(ONE, 2) == 2
@@ -117,7 +117,7 @@ def test_nothing_is_committed_while_replicas_outside_the_isr_can_be_elected() ->
     assert leader.partition.high_watermark == 1
 
 
-def test_another_life_of_a_member_does_not_count_until_it_is_let_in() -> None:
+def test_new_incarnation_of_a_member_is_ignored_until_it_is_admitted() -> None:
     leader = Leader(isr=((1, 10), (2, 20)))
     leader.append(2)
     assert leader.fetched(ONE, 2, epoch=21) == 0
@@ -167,7 +167,7 @@ def test_a_follower_that_was_idle_with_the_leader_lags_only_from_the_next_append
     assert leader.wanted(now_ms=hour + LAG_MS + 1) == ((1, 10),)
 
 
-def test_a_follower_is_let_in_only_with_what_was_there_when_the_epoch_began() -> None:
+def test_follower_is_admitted_only_with_all_records_of_earlier_epochs() -> None:
     leader = Leader(isr=((1, 10),))
     leader.append(3)
     leader.partition.follow(state(leader_epoch=6, leader=TWO))
@@ -180,7 +180,7 @@ def test_a_follower_is_let_in_only_with_what_was_there_when_the_epoch_began() ->
     assert leader.wanted() == ((1, 10), (2, 20), (3, 30))
 
 
-def test_a_broker_that_is_not_registered_is_not_let_in() -> None:
+def test_unregistered_broker_is_not_admitted() -> None:
     leader = Leader(isr=((1, 10), (2, 20)))
     leader.fetched(TWO, 0)
     refused = leader.partition.wanted_isr(0, LAG_MS, lambda node, _: node != TWO)
@@ -217,7 +217,7 @@ def test_a_follower_never_takes_the_high_watermark_back() -> None:
     assert leader.partition.high_watermark == 3
 
 
-def test_where_a_move_ends_is_taken_also_after_the_answer_that_has_its_partition_epoch() -> None:
+def test_end_of_a_reassignment_applies_after_a_response_with_its_partition_epoch() -> None:
     leader = Leader(isr=((1, 10), (2, 20)))
     answered = state(isr=((1, 10), (2, 20)), partition_epoch=8)
     assert leader.partition.apply_state(answered, 0)

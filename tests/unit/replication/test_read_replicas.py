@@ -89,7 +89,7 @@ def test_a_leader_sends_consumers_to_the_follower_in_their_rack() -> None:
 
 
 @pytest.mark.parametrize("rack", ["a", "c", "d", ""])
-def test_a_leader_serves_consumers_of_racks_where_nobody_else_can(rack: str) -> None:
+def test_leader_serves_consumers_of_racks_without_a_follower(rack: str) -> None:
     told = Racks(isr=(1, 2, 3)).read(LEADER, 0, rack)
     assert told["preferred_read_replica"] == -1
 
@@ -99,7 +99,7 @@ def test_older_fetches_are_served_by_the_leader() -> None:
     assert told["records"]
 
 
-def test_a_leader_sends_nobody_to_a_replica_that_lags_or_is_not_in_sync() -> None:
+def test_leader_does_not_redirect_to_a_lagging_or_out_of_sync_replica() -> None:
     scene = Racks()
     scene.leader.append("d")
     # What is not committed is not shown either; but the follower does not even have it.
@@ -107,14 +107,14 @@ def test_a_leader_sends_nobody_to_a_replica_that_lags_or_is_not_in_sync() -> Non
     assert Racks(isr=(1,)).read(LEADER, 1, "b")["records"]
 
 
-def test_a_leader_sends_nobody_to_a_replica_that_has_dropped_the_offset() -> None:
+def test_leader_does_not_redirect_to_a_replica_without_the_offset() -> None:
     scene = Racks()
     scene.leader.partition().followers[FOLLOWER].log_start_offset = 2
     assert scene.read(LEADER, 1, "b")["records"]
     assert scene.read(LEADER, 2, "b")["preferred_read_replica"] == FOLLOWER
 
 
-def test_an_offset_that_the_leader_does_not_have_is_its_own_to_refuse() -> None:
+def test_leader_rejects_an_offset_out_of_range_itself() -> None:
     told = Racks().read(LEADER, 9, "b")
     assert (told["error_code"], told["preferred_read_replica"]) == (
         ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -122,7 +122,7 @@ def test_an_offset_that_the_leader_does_not_have_is_its_own_to_refuse() -> None:
     )
 
 
-def test_a_follower_shows_what_it_knows_to_be_committed() -> None:
+def test_follower_serves_records_below_its_high_watermark() -> None:
     scene = Racks()
     assert scene.read(FOLLOWER, 0, "b")["high_watermark"] == 3
     assert scene.read(FOLLOWER, 0, "b")["records"]
@@ -131,7 +131,7 @@ def test_a_follower_shows_what_it_knows_to_be_committed() -> None:
     assert scene.read(FOLLOWER, 4, "b")["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_consumer_that_waits_at_a_follower_hears_of_what_is_committed() -> None:
+def test_long_poll_at_a_follower_ends_when_records_are_committed() -> None:
     scene = Racks()
     peer = scene.ask(FOLLOWER, 3, "b", wait_ms=500)
     scene.wire.ask()
@@ -150,7 +150,7 @@ def test_without_the_setting_only_leaders_are_read_from() -> None:
     assert scene.read(FOLLOWER, 0, "b")["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_follower_serves_nobody_who_names_no_rack() -> None:
+def test_follower_rejects_consumers_without_a_rack() -> None:
     told = Racks().read(FOLLOWER, 0, "")
     assert told["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

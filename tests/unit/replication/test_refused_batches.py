@@ -37,7 +37,7 @@ def fill_disk(leader: Leader) -> Callable[[], None]:
     return lambda: delattr(files, "append")
 
 
-def test_no_more_replicas_can_be_needed_than_there_are() -> None:
+def test_required_replicas_are_limited_by_the_replication_factor() -> None:
     leader = Leader()
     leader.partition.configure(topic_config(min_insync_replicas=2))
     assert leader.write(0, 0) == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -57,7 +57,7 @@ def test_no_more_replicas_can_be_needed_than_there_are() -> None:
     ],
 )
 @pytest.mark.parametrize("first", [0, 1, 0x7FFFFFFF])
-def test_batches_behind_a_refused_one_are_refused_for_the_same_reason(
+def test_batches_after_a_rejected_one_get_the_same_error(
     refuse: Callable[[Leader], Callable[[], None]], told: ErrorCode, first: int
 ) -> None:
     leader = Leader()
@@ -74,7 +74,7 @@ def test_batches_behind_a_refused_one_are_refused_for_the_same_reason(
     assert leader.write(0, third) == ErrorCode.NONE
 
 
-def test_a_gap_that_no_refusal_has_left_is_told_as_one() -> None:
+def test_gap_without_a_rejected_batch_is_out_of_order() -> None:
     leader = Leader()
     assert leader.write(0, 0) == ErrorCode.NONE
     accept = resign(leader)
@@ -84,7 +84,7 @@ def test_a_gap_that_no_refusal_has_left_is_told_as_one() -> None:
     assert leader.write(0, 6) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_batch_behind_a_refused_one_that_is_here_is_taken() -> None:
+def test_batch_after_a_rejected_one_that_is_stored_is_accepted() -> None:
     leader = Leader()
     assert leader.write(0, 0) == ErrorCode.NONE
     accept = resign(leader)
@@ -93,7 +93,7 @@ def test_a_batch_behind_a_refused_one_that_is_here_is_taken() -> None:
     assert leader.write(0, 1) == ErrorCode.NONE
 
 
-def test_a_new_epoch_does_not_begin_behind_its_refused_beginning() -> None:
+def test_new_epoch_does_not_start_after_its_rejected_first_batch() -> None:
     leader = Leader()
     assert leader.write(0, 0) == ErrorCode.NONE
     accept = resign(leader)

@@ -10,9 +10,7 @@ from tests.unit.replication.leader_scenario import Leader
     ("is_isolated", "told"),
     [(False, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (True, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
 )
-def test_a_sequence_that_a_newer_leader_may_know_is_no_gap(
-    is_isolated: bool, told: ErrorCode
-) -> None:
+def test_possible_gap_on_a_stale_leader_is_retriable(is_isolated: bool, told: ErrorCode) -> None:
     leader = Leader()
     leader.node.is_stale = is_isolated
     assert leader.write(0, 0) == ErrorCode.NONE
@@ -25,9 +23,7 @@ def test_a_sequence_that_a_newer_leader_may_know_is_no_gap(
     ("is_isolated", "told"),
     [(False, ErrorCode.OFFSET_OUT_OF_RANGE), (True, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
 )
-def test_an_offset_that_a_newer_leader_may_have_shown_is_not_out_of_range(
-    is_isolated: bool, told: ErrorCode
-) -> None:
+def test_offset_beyond_a_stale_leaders_end_is_retriable(is_isolated: bool, told: ErrorCode) -> None:
     leader = Leader()
     leader.node.is_stale = is_isolated
     assert leader.write(0, 0) == ErrorCode.NONE

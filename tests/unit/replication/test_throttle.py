@@ -14,7 +14,7 @@ RATE = 10_000
 BATCH_BYTES = 1_000
 
 
-def test_without_a_rate_everything_goes() -> None:
+def test_throttle_without_a_rate_has_no_effect() -> None:
     throttle = Throttle()
     throttle.spend(10**12)
     assert throttle.left(0) == UNLIMITED
@@ -22,7 +22,7 @@ def test_without_a_rate_everything_goes() -> None:
     assert throttle.left(0) == UNLIMITED
 
 
-def test_a_rate_of_nothing_lets_nothing_through_until_it_is_raised() -> None:
+def test_rate_0_blocks_everything_until_it_is_raised() -> None:
     throttle = Throttle()
     throttle.set_rate(0, 0)
     assert throttle.left(10**9) == 0
@@ -57,7 +57,7 @@ def test_over_any_time_no_more_is_copied_than_the_rate_gives(rate: int) -> None:
     assert sum(size for _, size in sent) > min(rate * seconds * 0.5, len(sent) * largest * 0.2)
 
 
-def test_a_batch_above_the_rate_goes_out_whole_and_is_waited_off() -> None:
+def test_batch_above_the_rate_is_sent_completely_and_then_delays_others() -> None:
     throttle = Throttle()
     throttle.set_rate(100, 0)
     assert throttle.left(200) > 0
@@ -115,7 +115,7 @@ both_sides = pytest.mark.parametrize(("side", "node"), [("leader", 1), ("followe
 
 
 @both_sides
-def test_a_replica_that_is_behind_comes_no_faster_than_its_rate(side: str, node: int) -> None:
+def test_lagging_replica_is_limited_to_its_rate(side: str, node: int) -> None:
     scene = Copying(side, f"0:{node}")
     scene.fill(0)
     scene.fill(1)
@@ -130,7 +130,7 @@ def test_a_replica_that_is_behind_comes_no_faster_than_its_rate(side: str, node:
 
 
 @both_sides
-def test_what_is_in_sync_is_never_slowed(side: str, node: int) -> None:
+def test_in_sync_replicas_are_not_throttled(side: str, node: int) -> None:
     scene = Copying(side, "*", isr=(1, 2))
     scene.wire.catch_up()
     scene.fill(0)
@@ -140,7 +140,7 @@ def test_what_is_in_sync_is_never_slowed(side: str, node: int) -> None:
 
 
 @both_sides
-def test_a_throttle_of_other_replicas_slows_nobody(side: str, node: int) -> None:
+def test_throttle_of_other_replicas_has_no_effect(side: str, node: int) -> None:
     scene = Copying(side, f"0:{node + 1}", f"7:{node}")
     scene.fill(0)
     scene.wire.run()
@@ -148,7 +148,7 @@ def test_a_throttle_of_other_replicas_slows_nobody(side: str, node: int) -> None
 
 
 @both_sides
-def test_a_throttle_that_is_lifted_lets_everything_go(side: str, node: int) -> None:
+def test_removed_throttle_has_no_effect(side: str, node: int) -> None:
     scene = Copying(side, "*")
     scene.fill(0)
     scene.wire.run()

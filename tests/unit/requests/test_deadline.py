@@ -11,7 +11,7 @@ from headrace.requests.deadline import Deadline
 
 
 @pytest.mark.parametrize("has_gone", [False, True], ids=["too late", "the client has gone"])
-def test_work_that_fails_after_its_request_is_no_fault_of_the_broker(has_gone: bool) -> None:
+def test_failure_after_the_timeout_of_a_request_is_not_logged_as_a_bug(has_gone: bool) -> None:
     complaints: list[dict[str, Any]] = []
 
     async def run() -> None:

@@ -70,7 +70,7 @@ def _a_broker() -> Asker:
 
 
 @cold_versions
-def test_a_random_request_gets_an_answer_that_kio_reads_to_its_end(
+def test_random_request_gets_a_response_that_kio_reads(
     api: Api, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = Random(f"requests of {api.key}/{version}")
@@ -134,7 +134,7 @@ def _check_known(reply: Message, known: dict[str, Any]) -> None:
 
 
 @cold_apis
-def test_a_failure_of_ours_is_logged_with_the_name_of_the_api_and_answered(
+def test_internal_error_is_logged_with_the_api_and_returned(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> Message:
@@ -177,7 +177,7 @@ def _has_items_throughout(reply: Message) -> bool:
     )
 
 
-def test_a_failure_while_waiting_is_answered_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_of_a_waiting_request_is_returned(caplog: pytest.LogCaptureFixture) -> None:
     client = asker()
     client.controller.fail_with = RuntimeError("a bug")
     topics = [{"name": "new"}]
@@ -186,7 +186,7 @@ def test_a_failure_while_waiting_is_answered_too(caplog: pytest.LogCaptureFixtur
     assert "api=Metadata version=9 peer=127.0.0.1:1" in caplog.text
 
 
-def test_api_versions_is_answered_without_a_handler() -> None:
+def test_api_versions_gets_a_response_without_a_handler() -> None:
     client = asker()
     body = {"client_software_name": "a", "client_software_version": "1"}
     reply = client.ask(API_VERSIONS, 4, body)
@@ -199,7 +199,7 @@ def test_every_advertised_api_has_a_handler_named_after_it() -> None:
         assert find_spec(f"headrace.handlers.{api.schema}") is not None
 
 
-def test_what_is_for_brokers_is_refused_on_every_other_listener() -> None:
+def test_requests_between_brokers_are_rejected_on_other_listeners() -> None:
     client = asker()
     between_brokers = [api for api in APIS.values() if api.is_internal]
     assert len(between_brokers) == 5
@@ -213,7 +213,7 @@ def test_what_is_for_brokers_is_refused_on_every_other_listener() -> None:
 
 
 @cold_versions
-def test_a_mutated_frame_is_answered_or_refused_and_nothing_else(
+def test_mutated_frame_gets_a_response_or_is_rejected(
     api: Api, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = Random(f"mutations for {api.key}/{version}")

@@ -33,7 +33,7 @@ def result(key: bytes, index: int, *, size: int = 0, watermark: int = 5) -> Fetc
     return made
 
 
-def test_a_session_remembers_what_was_asked_and_forgets_what_it_is_told_to() -> None:
+def test_fetch_session_keeps_partitions_until_they_are_forgotten() -> None:
     cache = SessionCache(10)
     opened(cache, 7, (b"a", 0), (b"b", 0), (b"a", 1))
     session = cache.resolve(request(7, 1, (b"c", 0), forgotten=(b"a", 0)), False, 9, 0)
@@ -42,12 +42,12 @@ def test_a_session_remembers_what_was_asked_and_forgets_what_it_is_told_to() -> 
     assert requested == [(b"b", 0), (b"a", 1), (b"c", 0)]
 
 
-def test_partitions_of_one_topic_are_answered_together() -> None:
+def test_partitions_of_one_topic_get_responses_together() -> None:
     session = opened(SessionCache(10), 7, (b"a", 0), (b"b", 0), (b"a", 1))
     assert [part.key for part in session.requested()] == [b"a", b"a", b"b"]
 
 
-def test_only_news_is_told() -> None:
+def test_incremental_response_has_only_changes() -> None:
     session = opened(SessionCache(10), 7, (b"a", 0), (b"a", 1))
     first = [result(b"a", 0), result(b"a", 1)]
     assert session.news(first) == first
@@ -56,7 +56,7 @@ def test_only_news_is_told() -> None:
     assert session.news([result(b"a", 0), moved]) == [moved]
 
 
-def test_an_error_is_told_and_so_is_its_end() -> None:
+def test_incremental_response_has_errors_and_their_end() -> None:
     session = opened(SessionCache(10), 7, (b"a", 0))
     session.news([result(b"a", 0)])
     broken = result(b"a", 0)
@@ -67,7 +67,7 @@ def test_an_error_is_told_and_so_is_its_end() -> None:
     assert session.news([result(b"a", 0)]) == []
 
 
-def test_who_got_data_is_served_last_the_next_time() -> None:
+def test_partition_with_data_is_last_in_the_next_response() -> None:
     session = opened(SessionCache(10), 7, (b"a", 0), (b"b", 0))
     session.news([result(b"a", 0, size=100), result(b"b", 0)])
     assert [part.key for part in session.requested()] == [b"b", b"a"]
@@ -81,7 +81,7 @@ def test_who_got_data_is_served_last_the_next_time() -> None:
         (7, 1, True, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_a_session_that_does_not_fit_is_refused(
+def test_session_larger_than_the_limit_is_rejected(
     session_id: int, epoch: int, by_id: bool, code: ErrorCode
 ) -> None:
     cache = SessionCache(10)
@@ -116,7 +116,7 @@ def test_a_hundred_thousand_new_sessions_take_no_more_than_the_slots() -> None:
     assert cache.resolve(request(0, 0, (b"a", 0)), False, 100_001, now_ms=0) is None
 
 
-def test_a_full_cache_gives_the_slot_of_the_longest_unused_session() -> None:
+def test_full_cache_evicts_the_least_recently_used_session() -> None:
     cache = SessionCache(2)
     opened(cache, 1, (b"a", 0))
     opened(cache, 2, (b"a", 0))

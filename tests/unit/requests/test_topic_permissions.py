@@ -77,7 +77,7 @@ def test_name_of_sixteen_bytes_is_not_taken_for_an_id(
     assert permissions.allows(peer, READ, name.encode(), True)
 
 
-def test_answers_are_cached_until_the_rules_change(
+def test_responses_are_cached_until_the_rules_change(
     rules: Rules, permissions: TopicPermissions
 ) -> None:
     peer = Peer()

@@ -85,7 +85,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.write(answer(request, request))
 
 
-def test_several_questions_are_answered_in_order_each_with_a_number_of_its_own() -> None:
+def test_responses_are_in_order_with_different_correlation_ids() -> None:
     async def scenario() -> None:
         async with Peer(echo) as peer:
             link = await peer.connect()
@@ -106,7 +106,7 @@ def test_several_questions_are_answered_in_order_each_with_a_number_of_its_own()
     run(scenario())
 
 
-def test_answers_come_whole_however_the_bytes_arrive() -> None:
+def test_responses_are_complete_with_any_chunks_of_bytes() -> None:
     bodies = [b"", b"x" * 10, b"y" * 3_000_000, b"z"]
 
     async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,7 +131,7 @@ def test_answers_come_whole_however_the_bytes_arrive() -> None:
     run(scenario())
 
 
-def test_a_request_that_the_socket_does_not_take_at_once_is_sent_on() -> None:
+def test_partially_sent_request_is_completed() -> None:
     large = b"r" * 20_000_000
 
     async def scenario() -> None:
@@ -148,7 +148,7 @@ def test_a_request_that_the_socket_does_not_take_at_once_is_sent_on() -> None:
     run(scenario())
 
 
-def test_a_link_that_ends_says_so_once_to_each_who_waits() -> None:
+def test_closed_link_notifies_each_waiting_call_once() -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_frame(reader)
         writer.write(answer(request, b"the last"))
@@ -177,7 +177,7 @@ def test_a_link_that_ends_says_so_once_to_each_who_waits() -> None:
     run(scenario())
 
 
-def test_a_link_that_we_close_tells_who_waits() -> None:
+def test_closing_a_link_fails_its_waiting_calls() -> None:
     async def scenario() -> None:
         async with Peer(echo) as peer:
             link = await peer.connect()
@@ -199,7 +199,7 @@ def test_a_link_that_we_close_tells_who_waits() -> None:
         pytest.param(b"\0\0\0\x04nope", "unexpected response", id="an answer to another question"),
     ],
 )
-def test_a_peer_that_breaks_the_protocol_is_cut_off(
+def test_protocol_violation_closes_the_link(
     garbage: bytes, event: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -220,7 +220,7 @@ def test_a_peer_that_breaks_the_protocol_is_cut_off(
     run(scenario())
 
 
-def test_a_fault_in_dealing_with_an_answer_costs_its_link_and_no_more() -> None:
+def test_exception_in_a_response_handler_closes_only_its_link() -> None:
     def fail(frame: bytes | None) -> None:
         raise ZeroDivisionError
 
@@ -239,7 +239,7 @@ def test_a_fault_in_dealing_with_an_answer_costs_its_link_and_no_more() -> None:
     run(scenario())
 
 
-def test_a_port_where_nobody_listens_refuses() -> None:
+def test_port_without_a_listener_refuses_the_connection() -> None:
     async def scenario() -> None:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
@@ -257,7 +257,7 @@ def test_a_host_without_a_name_cannot_be_reached() -> None:
     run(scenario())
 
 
-def test_a_dial_that_is_not_answered_ends_in_time() -> None:
+def test_connection_attempt_without_a_response_times_out() -> None:
     async def scenario() -> None:
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
@@ -269,7 +269,7 @@ def test_a_dial_that_is_not_answered_ends_in_time() -> None:
     run(scenario())
 
 
-def test_a_call_speaks_the_codec_and_gives_the_answer() -> None:
+def test_call_encodes_the_request_and_returns_the_response() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_frame(reader)
         correlation_id = int.from_bytes(request[4:8], "big")
@@ -294,7 +294,7 @@ def test_a_call_speaks_the_codec_and_gives_the_answer() -> None:
     run(scenario())
 
 
-def test_a_call_that_is_not_answered_in_time_closes_the_link() -> None:
+def test_call_without_a_response_closes_the_link_at_its_timeout() -> None:
     async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 

@@ -29,7 +29,7 @@ def test_a_slice_ends_with_its_time_and_others_run_before_the_next() -> None:
     asyncio.run(scene())
 
 
-def test_what_was_stopped_does_no_more() -> None:
+def test_cancelled_slices_do_not_run() -> None:
     seconds = 0.0
     steps = 0
 

@@ -194,13 +194,13 @@ def test_mechanism_that_is_not_enabled_gets_the_list() -> None:
     assert list(reply["mechanisms"]) == [SCRAM_SHA_512]
 
 
-def test_versions_that_are_not_supported_are_answered_twice() -> None:
+def test_unsupported_api_versions_is_accepted_twice() -> None:
     login = Login()
     frame = struct.pack(">hhihx", API_VERSIONS, 127, 7, -1)
     assert [type(login.machine.receive(frame, 1.0)) for _ in range(3)] == [Reply, Reply, Failed]
 
 
-def test_versions_are_answered_once() -> None:
+def test_api_versions_is_accepted_once() -> None:
     login = Login()
     # A version that the broker does not know gets the range, and the client sends another one.
     assert isinstance(login.machine.receive(b"\0\x12\0\x7f\0\0\0\1\xff\xff\0", 1.0), Reply)

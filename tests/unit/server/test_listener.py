@@ -42,7 +42,7 @@ def test_a_name_is_served_on_every_address_it_has(
     assert port == same_port
 
 
-def test_addresses_of_a_name_that_are_not_of_this_machine_are_left_out(
+def test_addresses_of_other_machines_are_omitted(
     opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve_to(monkeypatch, "192.0.2.1", "127.0.0.2")
@@ -53,7 +53,7 @@ def test_addresses_of_a_name_that_are_not_of_this_machine_are_left_out(
     assert error.value.errno == errno.EADDRNOTAVAIL
 
 
-def test_a_name_with_one_address_in_use_is_not_served_by_halves(
+def test_name_with_one_address_in_use_is_not_served_partially(
     opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve_to(monkeypatch, "127.0.0.3")
@@ -66,7 +66,7 @@ def test_a_name_with_one_address_in_use_is_not_served_by_halves(
     assert bound(opened, NAME, port) == [("127.0.0.2", port)]
 
 
-def test_a_scope_that_an_address_has_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scope_id_of_an_address_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("fe80::1%lo", 0, 0, 1))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     asked: list[object] = []
@@ -81,7 +81,7 @@ def test_a_scope_that_an_address_has_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert asked == [("fe80::1%lo", 9092, 0, 1)]
 
 
-def test_somebody_else_on_the_other_localhost_is_told_of(
+def test_other_process_on_the_other_localhost_address_is_reported(
     opened: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     try:

@@ -39,13 +39,13 @@ def test_defaults_are_the_connectors() -> None:
     assert (batch.include_headers, batch.group_prefix) == (False, "spark-kafka-source")
 
 
-def test_names_are_understood_in_any_case_of_letters() -> None:
+def test_option_names_ignore_case() -> None:
     options = read_options({**SERVER, "SUBSCRIBE": "a", "startingoffsets": "Earliest"}, "stream")
     assert options.topics == ("a",)
     assert options.starting == Bound("earliest", "startingOffsets")
 
 
-def test_a_time_goes_before_times_and_those_before_offsets() -> None:
+def test_starting_timestamp_overrides_timestamps_and_those_override_offsets() -> None:
     given = {
         **READ,
         "startingOffsets": json.dumps({"a": {"0": 1}}),
@@ -112,7 +112,7 @@ def test_client_properties_go_to_the_client() -> None:
         ("batch", {**SERVER, "assign": '{"a": {"0": 1}}'}, "requires a list"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(
+def test_unsupported_option_is_rejected_with_its_name(
     use: Use, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(OptionError, match=said):
@@ -163,12 +163,12 @@ def test_option_of_a_later_spark_is_rejected_with_that_version() -> None:
         ({"kafka.max.in.flight.requests.per.connection": "6"}, "must be at most 5, unless"),
     ],
 )
-def test_a_producer_that_cannot_be_is_refused(options: dict[str, str], said: str) -> None:
+def test_contradictory_producer_options_are_rejected(options: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         write_options({**SERVER, **options})
 
 
-def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
+def test_a_batch_that_ends_before_it_begins_is_rejected() -> None:
     given = {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"0": 4}}'}
     with pytest.raises(OptionError, match="'startingOffsets' 5 is after 'endingOffsets' 4"):
         read_options({**READ, **given}, "batch")
@@ -206,7 +206,7 @@ def test_page_has_the_default_of_every_client_property() -> None:
     assert wrong == []
 
 
-def test_a_query_with_a_name_may_write() -> None:
+def test_query_name_is_accepted() -> None:
     """Spark hands a query's name to its sink among the options; pipelines name all of theirs."""
     named = {**SERVER, "topic": "a", "queryName": "to_topic", "checkpointLocation": "/there"}
     assert write_options(named).topic == "a"

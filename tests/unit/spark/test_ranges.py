@@ -60,7 +60,7 @@ def test_min_partitions_splits_what_is_large() -> None:
     st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 99), st.integers(0, 99))),
     st.integers(1, 200),
 )
-def test_a_limit_is_shared_out_and_nobody_waits_for_ever(
+def test_limit_is_shared_and_every_partition_makes_progress(
     given_places: dict[int, tuple[int, int]], limit: int
 ) -> None:
     start = {TopicPartition("t", at): begin for at, (begin, _) in given_places.items()}

@@ -37,7 +37,7 @@ def test_bytes_are_credited_to_brokers_alone() -> None:
     assert (ledger.acknowledged, list(ledger.bytes_rates)) == (2, [2])
 
 
-def test_a_record_that_is_read_again_counts_once_and_one_at_two_offsets_is_there_twice() -> None:
+def test_record_read_again_counts_once_and_one_at_two_offsets_is_a_duplicate() -> None:
     ledger = Ledger()
     number = ledger.offer(0.0)
     ledger.acknowledge(number, 240, 0, 1, 0.1)
@@ -48,7 +48,7 @@ def test_a_record_that_is_read_again_counts_once_and_one_at_two_offsets_is_there
     assert (ledger.in_log_twice, ledger.missing) == (1, 0)
 
 
-def test_states_of_the_same_records_are_equal_in_whatever_order_partitions_are_read() -> None:
+def test_states_of_the_same_records_are_equal_in_any_order_of_partitions() -> None:
     logs = {partition: range(partition, 300, 3) for partition in range(3)}
     there, here = Tally(), Tally()
     for partition, numbers in logs.items():
@@ -69,13 +69,13 @@ def test_states_of_the_same_records_are_equal_in_whatever_order_partitions_are_r
     assert here.digest() != there.digest()
 
 
-def test_a_value_tells_its_number() -> None:
+def test_value_contains_its_number() -> None:
     for number in (0, 7, 123_456_789):
         assert number_in(value_of(number)) == number
         assert len(value_of(number)) == VALUE_BYTES
 
 
-def test_numbers_bars_and_curves_are_drawn_as_they_are() -> None:
+def test_numbers_bars_and_curves_are_formatted() -> None:
     assert grouped(1_234_567.4) == "1,234,567"
     assert bar(0.5, 4) == "██░░"
     assert bar(7, 4) == "████"
