@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("headrace")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The plugin is there by itself where Headrace is installed, but not in a bare source tree.
+    # pytest loads the plugin automatically if Headrace is installed, but not in a source tree.
     if not config.pluginmanager.has_plugin("headrace"):
         config.pluginmanager.register(plugin, "headrace")
     # A shell script in the background, or nohup, ignores these signals, and child processes inherit

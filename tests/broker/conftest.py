@@ -1,4 +1,4 @@
-"""A live broker that others mistreat while a bystander goes on using it."""
+"""A live broker for tests with invalid input, and a client that must not be affected by it."""
 
 from collections.abc import Iterator
 

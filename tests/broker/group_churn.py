@@ -73,7 +73,7 @@ class Churning(Protocol):
     thread: threading.Thread
     is_over: threading.Event
     is_calm: threading.Event
-    """Set when nobody is to die any more."""
+    """Set when no more members are killed."""
 
 
 def churn(
@@ -244,7 +244,7 @@ class ConsumerChurningMember(ChurningMember):
             try:
                 self._read_and_commit(member)
             except Rejoin:
-                # Its epoch is over: it goes on where it, or another, has committed.
+                # The group has a new epoch. Continue at the committed offsets of all members.
                 self.offsets = fetch_offsets(member.connection, list(self.offsets))
             if not self.is_calm.is_set() and time.monotonic() > end:
                 if self.random.random() < 0.5:

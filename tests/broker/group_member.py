@@ -1,4 +1,4 @@
-"""A member of a consumer group that says exactly what it is told to, on its own connection."""
+"""A group member that sends exactly the requests of a test, on its own connection."""
 
 from typing import Any, Self
 
@@ -60,7 +60,7 @@ def commit_body(group: str, topic: str, offset: int, **fields: Any) -> Message:
 
 
 def commit(connection: RawConnection, group: str, topic: str, offset: int, **fields: Any) -> int:
-    """The error code of a commit by nobody in particular."""
+    """Commit an offset without a member id; returns the error code."""
     reply = connection.ask(OFFSET_COMMIT, 7, commit_body(group, topic, offset, **fields))
     code: int = reply["topics"][0]["partitions"][0]["error_code"]
     return code

@@ -1,7 +1,7 @@
-"""A client that says exactly what it is told to, and a broker that is watched while it listens.
+"""A client that sends arbitrary bytes over a socket, and measurements of the broker.
 
-Requests go over a plain socket. Honest ones are written and read by the generic codec, which knows
-nothing of the broker's hand-written ones for Produce and Fetch.
+Valid requests are encoded by the generic codec, which shares no code with the broker's codecs of
+Produce and Fetch.
 """
 
 import socket
@@ -100,7 +100,7 @@ class RawConnection:
         self.sock.sendall(data)
 
     def send_as_taken(self, data: bytes) -> int:
-        """Send what the broker takes at once, and return how much that was."""
+        """Send as many bytes as the socket accepts without waiting, and return their number."""
         self.sock.settimeout(0)
         sent = 0
         view = memoryview(data)

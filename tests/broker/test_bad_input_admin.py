@@ -226,7 +226,7 @@ def settings_of(connection: RawConnection, topic: str) -> dict[str, str]:
     return {config["name"]: config["value"] for config in result["configs"]}
 
 
-# Requests that are honest, and more than anybody would ask at once.
+# Valid requests of an unusual size.
 
 
 @pytest.mark.parametrize("count", [49_000, 51_000])

@@ -1,7 +1,7 @@
-"""Bad input 1-3 and 6-11: frames that are no requests, and requests that are no messages.
+"""Bad input 1-3 and 6-11: malformed frames and malformed requests.
 
-Where the protocol is broken nothing can be answered: the connection is closed at once, one line of
-the log says why, and nobody else notices.
+If a request violates the protocol, the broker cannot respond. It closes the connection immediately
+and logs the reason in one line. Other clients are not affected.
 """
 
 import struct

@@ -1,7 +1,7 @@
-"""Bad input 4, 12, 16, 22, 25 and 38: clients that ask the broker for all of its memory.
+"""Bad input 4, 12, 16, 22, 25 and 38: clients that try to use up the memory of the broker.
 
-Nothing is set aside because somebody announces it, and nothing is kept because somebody does not
-read it. Peaks are the kernel's own figures (VmHWM), reset at the start of each test.
+An announced size allocates no memory, and unread responses are not kept. Peaks are those of the
+kernel (VmHWM), which are reset at the start of each test.
 """
 
 import struct
@@ -95,7 +95,7 @@ def test_hundred_length_prefixes_of_99_mib_allocate_only_the_sent_bytes(
         assert target.peak_bytes() - before < (100 * 256 * 1024 if sent else 0) + 16 * MIB
 
 
-# 12: requests without end, and nobody reads the answers.
+# 12: an endless stream of requests whose responses are not read.
 
 
 def test_requests_whose_responses_are_not_read_are_not_kept(
@@ -111,7 +111,7 @@ def test_requests_whose_responses_are_not_read_are_not_kept(
         sent = connection.send_as_taken(requests)
         target.check_bystander()
         assert target.peak_bytes() - before < 8 * MIB
-        # Whoever comes to read after all gets every answer, in order.
+        # When the client reads again, it gets every response in order.
         numbers = 0
         while numbers < count:
             if sent < len(requests):
@@ -122,7 +122,7 @@ def test_requests_whose_responses_are_not_read_are_not_kept(
     assert target.peak_bytes() - before < 8 * MIB
 
 
-def test_large_responses_that_are_not_read_are_not_built(target: WatchedBroker) -> None:
+def test_unread_large_responses_are_not_encoded(target: WatchedBroker) -> None:
     with target.connect() as connection:
         connection.create_topic("many", partitions=1000)
     before = target.watch_peak()

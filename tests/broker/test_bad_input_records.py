@@ -1,7 +1,7 @@
-"""Bad input 13-15, 17-19, 24 and 40: batches that nobody could read, offsets that are not there.
+"""Bad input 13-15, 17-19, 24 and 40: corrupt batches and offsets out of range.
 
-Each gets an error in its own slot, and nothing of it is appended; a good batch for another
-partition in the same request is.
+Each gets an error in its own partition result and is not appended. A valid batch for another
+partition in the same request is appended.
 """
 
 import struct
@@ -289,7 +289,7 @@ def test_unknown_offset_or_epoch_gets_its_error(
 ) -> None:
     with target.connect() as connection:
         connection.produce(topic, GOOD)
-        # An error is answered at once, whatever the patience of the client.
+        # A response with an error is immediate, whatever the maximum wait of the fetch.
         wait_ms = 30_000 if error else 0
         answer = connection.fetch(topic, offset, current_leader_epoch=epoch, max_wait_ms=wait_ms)
         assert answer["error_code"] == error

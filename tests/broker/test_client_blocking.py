@@ -271,7 +271,7 @@ def test_an_unreachable_broker_is_named() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-        # It is bound all the time, so that nobody else listens there.
+        # The socket stays bound, so that no other process listens on this port.
         with pytest.raises(Unreachable) as raised:
             connect(f"127.0.0.1:{port}").open()
     assert str(raised.value) == (
@@ -281,7 +281,7 @@ def test_an_unreachable_broker_is_named() -> None:
 
 @contextmanager
 def peer_that_says(answer: bytes) -> Iterator[str]:
-    """The address of somebody who hears one request, says this, and waits until he is left."""
+    """The address of a server that reads one request, sends this, and waits for the end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def talk() -> None:
@@ -385,7 +385,7 @@ def test_second_thread_gets_an_error(client: Client, topic: str) -> None:
             except RuntimeError as error:
                 refused.append(error)
 
-        # Whoever comes second is told.
+        # The second thread gets the error.
         thread = threading.Thread(target=use, args=(lambda: consumer.poll(timeout_ms=50),))
         thread.start()
         use(client.list_topics)

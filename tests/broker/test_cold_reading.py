@@ -1,4 +1,4 @@
-"""What has left the page cache is read back as it was, and nobody else waits for it."""
+"""Data outside the page cache is read unchanged, and delays no other client."""
 
 import os
 from pathlib import Path

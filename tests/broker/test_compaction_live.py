@@ -49,7 +49,7 @@ def producing(broker: RunningBroker) -> Iterator[Producer]:
 
 
 def send(producer: Producer, values: dict[bytes, bytes | None]) -> None:
-    """One record for each key, in a batch of its own kind; all acknowledged."""
+    """Write one record per key, and wait for the acknowledgements."""
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: object) -> None:

@@ -1,7 +1,7 @@
-"""I19: a full disk costs the writes that do not fit, and nothing else.
+"""I19: a full disk fails only the writes that do not fit.
 
-A small tmpfs is the disk. What was acknowledged is there, what was not leaves no trace, reads go
-on, and once there is room again the broker goes on by itself.
+The disk is a small tmpfs. Acknowledged records are kept, rejected ones leave no bytes, and reads
+continue. When the disk has space again, the broker recovers automatically.
 """
 
 import os

@@ -168,7 +168,7 @@ def test_member_that_disconnects_during_a_join_does_not_block_the_others(
 ) -> None:
     with RawMember(target.port, "vanishing") as stays, RawMember(target.port, "vanishing") as goes:
         stays.live()
-        # Before version 4 nobody hears its id first: with its connection the member is gone.
+        # Before version 4, a member joins without an id. When its connection closes, it is removed.
         body = join_body("vanishing")
         goes.connection.send(goes.connection.frame(JOIN_GROUP, 2, body))
         eventually("it waits", lambda: len(describe(wire, "vanishing")["members"]) == 2)

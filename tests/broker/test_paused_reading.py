@@ -1,4 +1,4 @@
-"""A connection that was paused goes on reading, whatever it was in the middle of."""
+"""A paused connection continues to read, also in the middle of a request."""
 
 from headrace.record.compression import ZSTD
 from headrace.wire.apis import PRODUCE
@@ -12,8 +12,8 @@ def test_large_request_is_completed_after_a_pause(
 ) -> None:
     with target.connect() as connection:
         connection.create_topic("paused")
-        # Small on the wire, but it unfolds to more than the loop has time for: a thread checks
-        # it, and meanwhile nothing more of this connection is parsed.
+        # A small batch that is large after decompression. A thread validates it. Until then, no
+        # other request of this connection is parsed.
         slow = connection.produce_frame("paused", one_batch(*[bytes(1000)] * 3000, codec=ZSTD))
         large = connection.produce_frame("paused", one_batch(*[b"x" * 1000] * 150))
         assert len(slow) < 64 * 1024 < len(large)

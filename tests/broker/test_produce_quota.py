@@ -1,4 +1,4 @@
-"""quota.producer.default: a client that writes too much is told to wait, and made to."""
+"""quota.producer.default: a client over its quota gets a throttle time and is muted."""
 
 import time
 from collections.abc import Iterator

@@ -74,7 +74,7 @@ def is_open(connection: RawConnection) -> bool:
 
 @contextmanager
 def sending(connections: Crowd, data: bytes, *, then_close: bool = False) -> Iterator[None]:
-    """All of them send at once, and do not mind if they cannot."""
+    """Send the same bytes on all connections simultaneously. Ignores closed connections."""
 
     def send(connection: RawConnection) -> None:
         try:
@@ -124,7 +124,7 @@ def full(port: int) -> Iterator[Crowd]:
     with many(port, 3) as connections, RawConnection(port) as other:
         for connection, sent in zip(connections, (2 * MIB, MIB, MIB), strict=True):
             connection.send(unfinished(sent + 64 * KIB))
-            # A turn reads from everybody who has sent: after some all of it is read.
+            # Each turn reads from all connections with data. After some turns, all data is read.
             for _ in range(40):
                 other.ask(API_VERSIONS, 0, {})
         yield connections
@@ -132,7 +132,7 @@ def full(port: int) -> Iterator[Crowd]:
 
 @pytest.fixture
 def fresh(target_settings: dict[str, str]) -> Iterator[RunningBroker]:
-    """A broker whose memory nobody holds: one that has served others may still be closing them."""
+    """A new broker, because a used one might still have memory of earlier connections."""
     with RunningBroker.start(settings=target_settings) as broker:
         yield broker
 
@@ -221,7 +221,7 @@ def test_large_requests_count_as_memory_while_they_are_executed(
     ):
         target.check_bystander()
     with target.connect() as connection:
-        # The thread takes one after the other: when it comes to this, it is through with those.
+        # The thread processes requests sequentially. When this one is done, the others are too.
         answer = connection.produce(topic, one_batch(os.urandom(90 * KIB), codec=4))
         assert answer["error_code"] == 0
     # The frames have 4 MiB each; beside them is what one batch unfolds to.

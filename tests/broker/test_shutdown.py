@@ -1,4 +1,4 @@
-"""SIGTERM: what is under way ends, all is on disk, and the next start has nothing to mend."""
+"""SIGTERM: requests in flight end, all data is on disk, and the next start needs no recovery."""
 
 import signal
 import socket
@@ -101,7 +101,7 @@ def test_acknowledged_records_survive_a_stop(broker: RunningBroker) -> None:
     is_loaded = threading.Event()
 
     def load() -> None:
-        # A thread that begins late may not even be let in.
+        # The stopping broker might reject a late connection.
         with suppress(OSError), RawConnection(broker.port) as connection:
             frame = connection.produce_frame("load", one_batch(b"x" * 200))
             while True:
@@ -129,7 +129,7 @@ def test_acknowledged_records_survive_a_stop(broker: RunningBroker) -> None:
 
 
 def test_no_client_can_delay_a_stop(broker: RunningBroker) -> None:
-    """Clients that do not read, that do not finish, and work that nobody waits for any more."""
+    """Clients that do not read, unfinished requests, and work of closed connections."""
     with RawConnection(broker.port) as connection:
         connection.create_topic("slow")
         for _ in range(20):

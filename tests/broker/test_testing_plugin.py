@@ -14,8 +14,8 @@ from headrace.testing import BrokerFailed, RunningBroker
 pytest_plugins = ["pytester"]
 
 IS_INSTALLED = any(entry.name == "headrace" for entry in entry_points(group="pytest11"))
-# At the end of a first run hypothesis's plugin imports hypothesis, which pytest rewrites; and up to
-# Python 3.11.7 parsing fails where something formats a traceback meanwhile: cpython#106905.
+# At the end of a first run, hypothesis's plugin imports hypothesis, which pytest rewrites. Up to
+# Python 3.11.7, parsing fails if a traceback is formatted at the same time: cpython#106905.
 WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")
 PLUGIN = WITHOUT_HYPOTHESIS + (() if IS_INSTALLED else ("-p", "headrace.testing.plugin"))
 

@@ -1,4 +1,4 @@
-"""Load on a live cluster through librdkafka, everything it was told, and the checks over that."""
+"""Load on a live cluster through librdkafka, a record of all responses, and checks of them."""
 
 import itertools
 import threading
@@ -117,7 +117,7 @@ class Topic:
 
 
 class Load:
-    """One idempotent producer that writes until it is told to stop, and remembers every answer."""
+    """One idempotent producer that writes until `stop`, and records every acknowledgement."""
 
     def __init__(
         self, topic: Topic, prefix: str = "", /, interval_s: float = 0.004, **settings: Any
@@ -194,7 +194,7 @@ class Load:
 
 
 class Reader:
-    """The only member of a group, which reads until it is told to stop."""
+    """The only member of a group, which reads until `stop`."""
 
     def __init__(self, topic: Topic) -> None:
         self.values: set[bytes] = set()

@@ -26,10 +26,10 @@ def expected_directories(cluster: RunningCluster, topic: Topic) -> dict[int, set
 
 
 def wait_until_all_agree(topic: Topic) -> None:
-    """Until all brokers say the same of each other, of leaders and of replicas.
+    """Wait until all brokers return the same brokers, leaders and replicas.
 
-    What was done is done when the controller and the broker that was asked know it; whoever asks
-    another one right after that may get the state before.
+    An operation is complete when the controller and the requested broker have applied it. Another
+    broker can still return the state before it.
     """
 
     def views() -> set[str]:

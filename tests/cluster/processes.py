@@ -25,5 +25,5 @@ def _is_running(pid: int) -> bool:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
-    # A zombie has ended; whether somebody reaps it is not our business.
+    # A zombie has ended, even if its parent has not reaped it.
     return status.rpartition(")")[2].split()[0] != "Z"

@@ -1,7 +1,7 @@
-"""What nobody would send to a cluster, at its clients' listener and at the brokers' own.
+"""Invalid input for a cluster, on the listener for clients and on the internal one.
 
-Whatever comes, leaders, epochs and ISRs stay as they are, and a producer that is there all the time
-goes on being acknowledged by every replica.
+Leaders, epochs and ISRs stay unchanged, and all replicas acknowledge the records of a producer that
+runs during the whole test.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Target:
         await store.close()
 
     def check_unmoved(self) -> None:
-        """Nobody was moved: not by a leader's request, not by a death."""
+        """Check that no leader, epoch or ISR has changed."""
         before, epochs, controller = self.state, self.epochs(), self.controller
         asyncio.run(self._look())
         assert (self.epochs(), self.controller) == (epochs, controller)

@@ -1,4 +1,4 @@
-"""A group of the newer protocol (KIP-848) whose coordinator dies: it goes on with another one."""
+"""A group of the consumer protocol (KIP-848) continues with another coordinator after a kill."""
 
 from collections.abc import Iterator
 

@@ -60,7 +60,7 @@ def test_interrupted_copy_is_repeated_and_a_complete_one_is_not(
         await copy_to_zookeeper(str(file), connect + "/again")
         assert await _tree_at(there) == TREE
         assert not file.exists()
-        # The process ended before it could rename the file, and then the cluster went on.
+        # As if the process had ended before it renamed the file, and then the cluster had changed.
         file.with_name(file.name + COPIED_SUFFIX).rename(file)
         await there.set(layout.PRODUCER_IDS, b"gone on")
         await copy_to_zookeeper(str(file), connect + "/again")

@@ -1,4 +1,4 @@
-"""A network that falls apart between living brokers: silence, and then everything at once."""
+"""Network cuts between live brokers: no data passes, and all delayed data arrives at the end."""
 
 import asyncio
 from collections.abc import Iterator

@@ -107,7 +107,7 @@ def test_reassignment_completes_or_is_cancelled_after_any_kill(cluster: RunningC
                 cluster.kill(nodes[victim])
                 load.wait_for_more(20)
             if victim == "source":
-                # What it has is of no use to anybody when it is back.
+                # No replica needs the data that this broker has after its restart.
                 move.let_go()
                 move.wait_until_on(move.after)
             cluster.start_brokers()

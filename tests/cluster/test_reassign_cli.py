@@ -163,7 +163,7 @@ def test_throttled_reassignment_keeps_its_rate_and_in_sync_replicas_are_not_thro
 
         def is_far() -> bool:
             copied = sizes(client).get((TopicPartition("t", 0), 4), 0)
-            # A second's worth may come at once, and a batch more.
+            # The throttle allows the rate of one second in one burst, and one more batch.
             assert copied < RATE * (time.monotonic() - began + 1) + 100_000
             return copied >= 4 * RATE
 

@@ -121,7 +121,7 @@ class States:
             await self._more.wait()
 
     async def until_connected(self) -> None:
-        """At once, if the store is: some lose an answer without losing the connection."""
+        """Wait for the connection. Some stores lose a response without a disconnect."""
         while self._store.state is not SessionState.CONNECTED:
             self._more.clear()
             await self._more.wait()

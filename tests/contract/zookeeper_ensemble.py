@@ -168,7 +168,7 @@ class ZooKeeperEnsemble:
         owner = store._client
         session = Session(owner._session_id, owner._session_passwd)
         await end_session(server().connect, session)
-        # Else the store would hear of it at its next ping.
+        # Otherwise, the store would notice it only at its next ping.
         proxy.cut()
 
     async def renew(self, store: Store) -> None:

@@ -129,7 +129,7 @@ class KafkaPythonMember:
         try:
             batches = self._consumer.poll(timeout_ms=100)
         except KafkaConnectionError:
-            # It says so where a broker is away, and goes on when it is asked again.
+            # The client raises this if a broker is down. The next poll continues.
             return []
         return [(each.partition, each.offset) for batch in batches.values() for each in batch]
 
@@ -219,7 +219,7 @@ class AiokafkaMember:
 
 
 class HeadraceMember:
-    """Our own, with the names of its own options."""
+    """The member of Headrace's client, with the names of its options."""
 
     def __init__(self, address: str, group: str, topic: str, **settings: Any) -> None:
         self.topic = topic

@@ -270,10 +270,10 @@ def test_records_of_kafka_are_served_like_by_kafka(
     with RunningBroker.start(data, options=["--adopt"]) as broker:
         check(broker, adopted.served)
         if copy == "clean":
-            check_goes_on(broker, adopted.served)
+            check_new_writes(broker, adopted.served)
 
 
-def check_goes_on(broker: RunningBroker, served: Served) -> None:
+def check_new_writes(broker: RunningBroker, served: Served) -> None:
     """Settings are Kafka's; producers, idempotent ones too, go on under higher epochs."""
     with headrace.client.connect(broker.address) as client:
         found = [(each.entity, each.limits) for each in client.list_quotas()]

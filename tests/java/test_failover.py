@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
 
 
 class JavaClients:
-    """A producer and a member of a group of each protocol, and all that they were told."""
+    """A producer and a group member of each protocol, and a record of their results."""
 
     def __init__(self, classes: Path, topic: Topic) -> None:
         self.told: dict[str, Places] = {}

@@ -275,7 +275,7 @@ def test_runs_continue_after_ctrl_c_a_broker_outage_and_a_full_refresh(
     refreshed = pipeline.result("run", "--full-refresh", "again_bronze")
     assert flow(refreshed, "again_bronze")["rows_read"] == 501
     assert flow(refreshed, "again_one")["state"] == "completed"
-    # What comes after the table is told of its new rows, and a topic cannot be taken back.
+    # Flows after the table get the new rows again, and rows in a topic cannot be removed.
     assert sorted(map(int, ground(client))) == sorted([*range(501), *range(501)])
 
 

@@ -106,7 +106,7 @@ class Burst:
         return event == "led" or bool(leader.log.log_end_offset > leader.epoch_start_offset)
 
     def _prepare(self, event: str) -> None:
-        """Change what the brokers learn of the event; then strike, at once or a moment later."""
+        """Change the state so that brokers get this event. A fault follows soon."""
         cluster, generator = self._cluster, self._random
         state = self._state()
         if state is None:

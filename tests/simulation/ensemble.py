@@ -78,7 +78,7 @@ class Ensemble:
                     self.expire(session.session_id)
         else:
             for session in self.sessions.values():
-                # Sessions do not age while there is no leader to count.
+                # Sessions do not expire while the ensemble has no leader.
                 session.heard_at = self.world.now
         self.process.at(self.world.now + self.session_timeout_s / 10, self._tick)
 
@@ -240,7 +240,7 @@ class SimulatedStore:
         self._generation += 1
         self._in.clear()
         if self._ensemble.world.random.random() < 0.5:
-            # What was under way to the server is lost, or arrives all the same.
+            # Requests in flight to the server are either lost or still arrive.
             self._out.clear()
 
     def _fail_waiting(self) -> None:

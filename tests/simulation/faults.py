@@ -164,7 +164,7 @@ def _kill_in_move(cluster: Cluster) -> str:
 
 
 def _kill_all_and_tear_one(cluster: Cluster) -> str:
-    """Everybody is killed, and one loses what was not synced; then all come back in peace."""
+    """Kill all brokers. One of them loses its unsynced data. Then restart all without faults."""
     options = cluster.options
     if not cluster.is_in_full_sync() or not (options.syncs or options.min_insync_replicas > 1):
         return ""
@@ -198,7 +198,7 @@ def _pick_partition(cluster: Cluster) -> TopicPartition:
 
 
 def _kill_leaders(cluster: Cluster, where: TopicPartition, left: int, epoch: int = -1) -> None:
-    """Kill the leader once it has records of its own epoch, and then its successor."""
+    """Kill the leader when it has records of its epoch, and then its successor."""
     generator, ensemble = cluster.world.random, cluster.ensemble
     leader = cluster.leaders().get((where.topic, where.partition))
     if (

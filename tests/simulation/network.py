@@ -1,12 +1,10 @@
-"""A network that delays, cuts, resets and refuses, and never reorders within a connection.
+"""A simulated network that delays, blocks, resets and refuses connections.
 
-Owns the wires between processes. It carries frames as they are, and knows nothing of them.
+Owns the connections between processes. It transfers frames unchanged, and does not decode them.
 
-1. What was sent over a connection arrives in order, or not at all; from some moment on nothing
-   does (a reset loses a suffix).
-2. Two connections are independent: what was sent later may arrive sooner.
-3. A cut holds everything back, in one direction or both, until it is healed. To whoever sends it
-   looks like silence.
+1. Frames of a connection arrive in order. A reset loses the last ones.
+2. Frames of two connections can arrive in any order.
+3. A cut delays all frames, in one direction or both, until it is healed. The sender gets no error.
 """
 
 import asyncio
@@ -81,7 +79,7 @@ class Wire:
             self.closed()
 
     def reset(self) -> None:
-        """Both ends hear that the connection is gone; what was under way is lost."""
+        """Close the connection at both ends. Frames in flight are lost."""
         for end in (self, self.other):
             assert end is not None
             end._held.clear()
@@ -162,7 +160,7 @@ class Simulated:
                 if near.process is process and far.is_open and far.process.is_alive:
                     near.is_open = False
                     if self.is_cut(near.process.name, far.process.name):
-                        continue  # Silence: the peer does not even hear of the end.
+                        continue  # The peer does not get the end of the connection either.
                     far.process.at(self.world.now + self.delay(), far.arrive, "close", b"")
 
     async def connect(self, process: Process, host: str, port: int, timeout_s: float) -> Wire:

@@ -1,13 +1,13 @@
-"""How the controller's work grows: up to 100 brokers and 100,000 partitions in virtual time.
+"""Measures the work of the controller with up to 100 brokers and 100,000 partitions.
 
-Two of the brokers run the whole controller service, the one that is elected and the one that
-follows it; images of all would not fit into memory a hundred times. One more is thin: a session, a
-registration, the same three watches, and the same reads behind them, whose results it drops. The
-rest only registers, answers, and hears its watches. The store keeps everything. With --full all
-brokers are whole, logs and followers included, and what they say to each other while nobody writes
-is counted.
+Two brokers run the complete controller service: the elected controller and its successor. More
+images would not fit into memory. One more broker has a session, a registration and the same three
+watches. It sends the same reads, but drops the results. All other brokers register, respond and get
+watch events. The store contains all data. With --full, all brokers are complete, with logs
+and followers, and the messages between them without client traffic are counted.
 
-CPU is that of this machine, uncompiled; seconds are virtual, and count round trips, not work.
+CPU times are those of this machine, uncompiled. Seconds are virtual: they measure round trips, not
+work.
 """
 
 import argparse
@@ -189,7 +189,7 @@ class ThinMember(Member):
         document = layout.encode_broker(self.endpoints, None)
         proof = store_elections.DirectoryProof()
         await store_elections.register(
-            self.store, self.node_id, lambda _: document, proof, [], 10.0, _nobody_is_dead
+            self.store, self.node_id, lambda _: document, proof, [], 10.0, _all_brokers_are_live
         )
         await self.store.exists(layout.CONTROLLER, _ignore)
         await self._read_brokers()
@@ -326,7 +326,7 @@ class Scene:
         )
 
 
-async def _nobody_is_dead(_: BrokerInfo) -> bool:
+async def _all_brokers_are_live(_: BrokerInfo) -> bool:
     return False
 
 
@@ -373,7 +373,7 @@ def run_thin(brokers: int, partitions: int, seed: int) -> None:
 
 
 def run_full(brokers: int, partitions: int, seed: int) -> None:
-    """Whole brokers: what they say to each other while nobody writes."""
+    """Run complete brokers, and count the messages between them without client traffic."""
     world = World(seed)
     cluster = Cluster(world, Options(brokers=brokers, partitions=partitions, delay_s_max=0.002))
     for broker in cluster.brokers:

@@ -154,7 +154,7 @@ def test_preferred_replicas_become_leaders_automatically_unless_disabled(
         until(lambda: cluster.stored()[0].leader not in (preferred, NO_LEADER))
         broker.start()
         until(cluster.is_in_full_sync)
-        # Twice as long as until somebody looks for leaders that are away.
+        # Two intervals of the check for leaders that are not the preferred ones.
         run_checked(world, cluster, running, world.now + 10)
         assert (cluster.stored()[0].leader == preferred) is is_on
 

@@ -1,8 +1,8 @@
 """Simulates the threads and the cleaner process that a broker starts, and its random ids.
 
 1. A job takes virtual time, runs at one moment of it, and reports its end later.
-2. The cleaner runs in the simulated process. It reads the log at once; the segments that it
-   makes are put in place later, so that other things happen to the log in between.
+2. The cleaner runs in the simulated process. It reads the log in one step. Its segments replace
+   the old ones later, so that the log can change in between.
 """
 
 import asyncio

@@ -81,7 +81,7 @@ class Driver:
             time.sleep(0.2)
 
     def kill(self) -> None:
-        """End the driver, and with it its Java, at once."""
+        """Kill the driver and its Java process."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

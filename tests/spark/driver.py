@@ -46,7 +46,7 @@ def count(spark: SparkSession, address: str, topic: str) -> None:
 def copy(
     spark: SparkSession, address: str, topic: str, checkpoint: str, limit: int, finish: bool
 ) -> None:
-    """Copies a topic as a stream, in small micro-batches, for ever or up to its end."""
+    """Copy a topic as a stream in small micro-batches, forever or up to its end."""
     server = {"kafka.bootstrap.servers": address}
     stream = spark.readStream.format("headrace").options(**server, subscribe=topic)
     stream = stream.options(startingOffsets="earliest")

@@ -62,7 +62,7 @@ def test_killed_driver_resumes_and_loses_nothing(
         assert early < ROWS or not HAS_LIMITS
         copy(spark, **task, finish=True)
         copies = written(client)
-    # What was under way may have been written twice, and nothing else.
+    # Only rows that were in flight can be written twice.
     assert len(set(copies)) == ROWS
     assert len(copies) - ROWS <= (LIMIT if HAS_LIMITS else ROWS)
 

@@ -140,7 +140,7 @@ def test_stream_uses_the_named_group_and_start(
     columns = "offset LONG, partition INT, topic STRING, value BINARY"
     sink.run(topics.read_stream(columns, **named, startingTimestamp="1700000000009"))
     assert sink.values() == ["a9"]
-    # By default a stream begins with what comes.
+    # By default, a stream starts at the latest offsets.
     sink = Sink(spark, tmp_path / "latest")
     with stopping(sink.start(topics.read_stream(**named), processingTime="0 seconds")) as query:
         wait_until(lambda: bool(query.lastProgress))

@@ -1,4 +1,4 @@
-"""`make demo`, with one broker and with a cluster: it ends by itself, and nothing was lost."""
+"""`make demo`, with one broker and with a cluster, ends and loses nothing."""
 
 import os
 import subprocess

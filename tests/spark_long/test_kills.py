@@ -1,6 +1,7 @@
-"""Kills in mid-stream, again and again: drivers, executors, brokers. Nothing is missing.
+"""Repeated kills of drivers, executors and brokers during a stream. No row is missing.
 
-The sink is a topic, at least once: what is there twice is counted, and was under way at a kill.
+The sink is a topic, with at-least-once semantics. Duplicates are counted. They must have been in
+flight at a kill.
 """
 
 import os

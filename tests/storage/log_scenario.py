@@ -23,7 +23,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class ManualClock:
-    """Stands still until it is told otherwise."""
+    """A clock that changes only when a test sets it."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
@@ -166,8 +166,8 @@ def offsets(log: Log) -> list[int]:
     return [record.offset for record in records(log)]
 
 
-def at_once(lookup: Lookup) -> FoundRecord | None:
-    """The outcome of a look-up."""
+def looked_up(lookup: Lookup) -> FoundRecord | None:
+    """Run a look-up with all of its jobs, and return its result."""
     try:
         job = next(lookup)
         while True:
@@ -178,7 +178,7 @@ def at_once(lookup: Lookup) -> FoundRecord | None:
 
 
 def answers(log: Log) -> dict[str, Any]:
-    """Everything that anybody can ask of a log, to compare it with itself later."""
+    """All results that a log returns, to compare them with later ones."""
     start, end = int(log.log_start_offset), int(log.log_end_offset)
     times = sorted({record.timestamp for record in records(log)})
     producers = {
@@ -197,8 +197,8 @@ def answers(log: Log) -> dict[str, Any]:
         "range": (start, end),
         "bytes": stored_bytes(log),
         "reads": [_shape(log, offset) for offset in range(start, end)],
-        "times": [at_once(log.find_timestamp(t + d)) for t in times for d in (-1, 0, 1)],
-        "max": at_once(log.max_timestamp()),
+        "times": [looked_up(log.find_timestamp(t + d)) for t in times for d in (-1, 0, 1)],
+        "max": looked_up(log.max_timestamp()),
         "epochs": [log.end_offset_for_epoch(epoch) for epoch in range(-1, 6)],
         "aborted": log.aborted_transactions(start, end),
         "stable": log.last_stable_offset(end),

@@ -1,4 +1,4 @@
-"""Directories that somebody else wrote: what is found in them, and what is refused."""
+"""Data directories of Apache Kafka: what is adopted, and what is rejected."""
 
 import asyncio
 from typing import Any

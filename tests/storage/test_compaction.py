@@ -30,7 +30,7 @@ from tests.storage.log_scenario import (
     TOPIC_ID,
     ManualClock,
     answers,
-    at_once,
+    looked_up,
     open_log,
     records,
     topic_config,
@@ -115,7 +115,7 @@ def test_look_ups_by_time_skip_empty_batches() -> None:
     expected = min(
         [first.offset, *(int(m.base_offset) for m in markers if m.max_timestamp >= largest)]
     )
-    assert at_once(log.max_timestamp()) == (
+    assert looked_up(log.max_timestamp()) == (
         largest,
         expected,
         0 if expected < 20 else log.epochs.epoch_for(expected),

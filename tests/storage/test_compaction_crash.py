@@ -52,7 +52,7 @@ def check_records(workload: CompactedWorkload, log: Log) -> None:
 
 
 def check_producers(workload: CompactedWorkload, log: Log) -> None:
-    """Every producer goes on with its next sequence; its last batches are known if sent again."""
+    """Each producer continues with its next sequence, and its last batches are known as retries."""
     expected = workload.table_at(int(log.log_end_offset))
     assert log.producers.entries.keys() == expected.entries.keys()
     assert log.producers.open_transactions == expected.open_transactions

@@ -161,7 +161,9 @@ def test_log_whose_segments_are_deleted_during_compaction_logs_no_error(
 
     async def compact() -> None:
         async with compacting(log, logs):
-            await asyncio.sleep(0)  # The cleaner is told of all segments, and has read none yet.
+            await asyncio.sleep(
+                0
+            )  # The cleaner has the list of segments, but has not read them yet.
             log.delete_records(log.segments.base_offsets[2], int(log.log_end_offset))
             work(log)
             await until(is_compacted(log))

@@ -206,7 +206,7 @@ def test_store_in_use_is_rejected_and_its_owner_continues(tmp_path: Path) -> Non
 
 
 class CountedDatabase(Database):
-    """Counts commits, and fails the ones it is told to."""
+    """Counts commits, and fails those that the test selects."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

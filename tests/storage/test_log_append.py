@@ -229,7 +229,7 @@ def test_written_batch_is_acknowledged_without_descriptors() -> None:
     log.close(NOW_MS)
     log = open_log(files)
     append(log, "b")
-    # The file stays, but all that can be read again is given up: no index may be needed now.
+    # The file stays open, but the index is closed: the next append must not need it.
     file = log.active().open()
     log.active().close()
     log.active().file = file
@@ -265,7 +265,7 @@ def test_a_write_that_fails_inside_of_a_roll_is_reported_by_the_next_write() -> 
     log = open_log(files, topic_config(segment_bytes=300))
     append(log, "a" * 50)
     log.stage(batch("b" * 50), 0, NOW_MS)
-    # This one does not fit any more: what is staged is written first, and that fails.
+    # This batch needs another segment. The staged batches are written first, and that fails.
     files.fail_at = {files.operations + 1: errno.ENOSPC}
     assert refusal(log, "c" * 50) is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.has_staged

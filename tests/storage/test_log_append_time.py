@@ -11,8 +11,8 @@ from headrace.replication.append_rules import AppendRules, admit
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,
-    at_once,
     batch,
+    looked_up,
     open_log,
     records,
     topic_config,
@@ -50,6 +50,6 @@ def test_records_have_the_time_of_the_clock_and_are_found_by_it(
     assert [record.timestamp for record in records(log)] == list(CLOCK)
     for time in (*CLOCK, NOW_MS - BEHIND_MS - 1, NOW_MS + 6):
         first = next(offset for offset, each in enumerate(CLOCK) if each >= time)
-        assert at_once(log.find_timestamp(time)) == (CLOCK[first], first, 0)
-    assert at_once(log.find_timestamp(NOW_MS + 10)) is None
-    assert at_once(log.max_timestamp()) == (NOW_MS + 9, 4, 0)
+        assert looked_up(log.find_timestamp(time)) == (CLOCK[first], first, 0)
+    assert looked_up(log.find_timestamp(NOW_MS + 10)) is None
+    assert looked_up(log.max_timestamp()) == (NOW_MS + 9, 4, 0)

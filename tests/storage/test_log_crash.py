@@ -159,7 +159,7 @@ def check_producers(workload: Workload, log: Log) -> None:
         assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def check_goes_on(workload: Workload, directory: LogDirectory, log: Log) -> None:
+def check_new_writes(workload: Workload, directory: LogDirectory, log: Log) -> None:
     """The log takes new records, and a clean restart after them changes nothing."""
     end = int(log.log_end_offset)
     assert append(log, "after", epoch=9, now_ms=workload.clock.now_ms) == end
@@ -177,7 +177,7 @@ def check(workload: Workload, files: SimulatedFiles, at_least: int) -> None:
     directory, log = reopen(workload, files)
     check_prefix(workload, log, at_least)
     check_producers(workload, log)
-    check_goes_on(workload, directory, log)
+    check_new_writes(workload, directory, log)
 
 
 def operations_of_the_workload() -> int:

@@ -15,8 +15,8 @@ from tests.storage.log_scenario import (
     NOW_MS,
     append,
     append_frame,
-    at_once,
     batch,
+    looked_up,
     marker,
     open_log,
     records,
@@ -191,12 +191,12 @@ def test_a_timestamp_finds_the_first_record_that_is_not_earlier() -> None:
             log = open_log(log.files, SMALL)
         for target in range(NOW_MS - 2, NOW_MS + 410):
             expected = next(((t, at) for at, t in enumerate(times) if t >= target), None)
-            found = at_once(log.find_timestamp(target))
+            found = looked_up(log.find_timestamp(target))
             assert (found and found[:2]) == expected
             if found is not None:
                 assert found[2] == found[1] // 30
         largest = max(times)
-        assert at_once(log.max_timestamp()) == (
+        assert looked_up(log.max_timestamp()) == (
             largest,
             times.index(largest),
             times.index(largest) // 30,
@@ -210,24 +210,24 @@ def test_record_below_the_log_start_is_not_found_by_timestamp() -> None:
     append(log, "later", timestamp=NOW_MS + 98)
     log.delete_records(2, 6)
     work(log)
-    assert at_once(log.find_timestamp(NOW_MS + 98)) == (NOW_MS + 98, 2, 0)
-    assert at_once(log.find_timestamp(NOW_MS + 99)) is None
-    assert at_once(log.max_timestamp()) == (NOW_MS + 98, 2, 0)
+    assert looked_up(log.find_timestamp(NOW_MS + 98)) == (NOW_MS + 98, 2, 0)
+    assert looked_up(log.find_timestamp(NOW_MS + 99)) is None
+    assert looked_up(log.max_timestamp()) == (NOW_MS + 98, 2, 0)
 
 
 def test_an_empty_log_has_no_timestamps() -> None:
     log = open_log(SimulatedFiles())
-    assert at_once(log.find_timestamp(0)) is None
-    assert at_once(log.max_timestamp()) is None
+    assert looked_up(log.find_timestamp(0)) is None
+    assert looked_up(log.max_timestamp()) is None
     append(log, "none", timestamp=-1)
-    assert at_once(log.max_timestamp()) is None
+    assert looked_up(log.max_timestamp()) is None
 
 
 def test_log_append_time_applies_if_the_batch_has_its_flag() -> None:
     log = open_log(SimulatedFiles())
     records_ = [NewRecord(None, b"x", 5), NewRecord(None, b"y", 6)]
     append_frame(log, build_batch(records_, log_append_time=NOW_MS))
-    assert at_once(log.find_timestamp(7)) == (NOW_MS, 0, 0)
+    assert looked_up(log.find_timestamp(7)) == (NOW_MS, 0, 0)
 
 
 def test_the_last_stable_offset_stops_at_the_first_open_transaction() -> None:
@@ -325,7 +325,7 @@ def test_look_up_returns_a_job_only_for_uncached_data() -> None:
     for offset in (1, 2):
         lookup = log.find_timestamp(NOW_MS + offset)
         decode = next(lookup)
-        # Whatever becomes of the segment meanwhile, what was read of it stays.
+        # The data that was read remains valid if the segment is closed or deleted.
         for segment in log.segments.all:
             segment.close()
         with pytest.raises(StopIteration) as found:

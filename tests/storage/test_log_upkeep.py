@@ -57,7 +57,7 @@ def test_every_write_requires_a_sync_with_flush_messages_1() -> None:
     assert log.durable.is_job_requested
     job = log.next_job(NOW_MS)
     assert job is not None
-    # What is written meanwhile is for the next job, all of it for one.
+    # The next job includes all records that are written during this one.
     append(log, "b")
     append(log, "c")
     assert log.next_job(NOW_MS) is None
@@ -263,7 +263,7 @@ def test_segments_are_deleted_when_their_latest_record_expires() -> None:
     config = topic_config(retention_ms=7 * DAY_MS)
     log = aged(files, config, [NOW_MS - n * DAY_MS for n in (9, 8, 6, 8, 1)])
     assert log.apply_retention(NOW_MS, log.log_end_offset) == 2
-    # Nothing is gone, and nobody sees it, before it is certain to stay gone.
+    # The log start does not change before the deletion is durable.
     assert log.log_start_offset == 0
     work(log)
     assert log.log_start_offset == 2

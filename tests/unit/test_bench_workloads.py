@@ -1,4 +1,4 @@
-"""The benchmark's own promises: nobody notices when a measurement measures something else."""
+"""Properties of the benchmark, so that a changed measurement is noticed."""
 
 import time
 

@@ -1,11 +1,11 @@
-"""Sends frames that nobody would send to a live broker, and sees that it stays what it was.
+"""Sends invalid frames to a live broker, and checks that it stays unchanged.
 
     python -m tests.wire.fuzz [--frames N] [--seed S]
 
-After each frame comes an honest question on the same connection: within a few seconds it is
-answered or the connection is closed. What may wait (a fetch, a group's rebalance) is given a moment
-and then left. At the end the broker runs, has found no fault with itself, serves the next client,
-and has not grown.
+After each frame, a valid request follows on the same connection. Within a few seconds, it gets a
+response or the connection is closed. Requests that can wait (a fetch, a rebalance) are abandoned
+after a moment. At the end, the broker is running, has logged no internal error, serves the next
+client, and uses no more memory.
 """
 
 import argparse

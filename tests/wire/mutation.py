@@ -1,7 +1,7 @@
-"""Requests that nobody would send: real ones changed at random, and ones of random content.
+"""Invalid requests: randomly changed real ones, and ones with random content.
 
-Everything comes from one seeded generator: the same seed gives the same frames. A frame here is
-what goes over the wire, length included, and the length may be a lie, too.
+All frames come from one seeded generator: the same seed gives the same frames. A frame includes its
+length prefix, which can be wrong.
 """
 
 import struct

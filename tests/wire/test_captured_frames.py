@@ -141,7 +141,7 @@ def impatient(request: bytes, version: int) -> bytes:
 def test_every_request_of_a_client_gets_a_response_that_kio_reads(
     client: str, connection: socket.socket
 ) -> None:
-    """Each by itself: what it is about may not be there, and then the answer says so."""
+    """Send each captured request separately. Unknown topics get an error in the response."""
     for captured in load(client):
         if captured.response is None or captured.api_key in GROUPS:
             continue

@@ -1,4 +1,4 @@
-"""Frames and batches that nobody would send: some thousands here, any number by fuzz.py.
+"""Thousands of invalid frames and batches. `fuzz.py` sends any number.
 
 A seed that fails is printed; `python -m tests.wire.fuzz --seed S` plays it again.
 """

@@ -47,7 +47,7 @@ class Coordinator:
         self.assignments: dict[str, bytes] = {}
         self.offsets: dict[int, int] = {}
         self.codes: dict[int, deque[int]] = {}
-        """Errors to answer with, by API, one after the other."""
+        """The error codes of the next responses, by API."""
         self.epoch = 1
         self.assignment: tuple[int, ...] | None = None
         world.topic_ids = True

@@ -108,7 +108,7 @@ def test_responses_are_matched_with_any_chunks_of_bytes() -> None:
 
 @pytest.mark.parametrize("portion", [1, 3, 70_000, 1_000_000])
 def test_long_response_is_read_completely_in_one_call(portion: int) -> None:
-    """`portion` is how much comes at once where the peer does not say how much it wants."""
+    """`portion` is the number of bytes per read if the connection requests any number."""
     peer = ready()
     sizes = [300_000, 300_000, 10, 300_000, 10]
     stream = b""

@@ -423,7 +423,7 @@ def test_invalid_start_is_named() -> None:
 
 
 class Followed:
-    """Broker 1 leads, and sends whoever asks it to broker 2, which has the same."""
+    """Broker 1 is the leader. It redirects consumers to broker 2, a follower with the same log."""
 
     def __init__(self) -> None:
         self.scene = Scene(World(brokers=2), rack="b")

@@ -1,4 +1,4 @@
-"""Deaths that are seen by links: refused dials, silence, and brokers that are alive after all."""
+"""Failure detection by refused connections and silence, also of brokers that are alive."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ async def test_dead_broker_is_replaced_before_session_expiry(
     await until(lambda: cluster.leader.state().leader == 2)
     await cluster.agree()
     assert await cluster.leader.store.exists(layout.broker_path(3)) is None
-    # Its next life finds no node of the former one in its way, and is live at once.
+    # The node of the former incarnation is deleted, so the next one is live immediately.
     member = await cluster.add(3)
     await until(lambda: 3 in cluster.leader.controller._failover.live())
     assert (await alter(cluster, cluster.members[2], (2, 3)))["isr"] == [2, 3]

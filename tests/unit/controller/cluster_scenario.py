@@ -58,7 +58,7 @@ class Member:
         await self.controller.start(endpoints, rack=self.rack, proof=proof or DirectoryProof())
 
     async def vanish(self) -> None:
-        """Stop as a process does that is killed: nothing is told to anybody."""
+        """Stop like a killed process, without a message to any other broker."""
         controller = self.controller
         await controller._registration.stop()
         await controller._failure_detector.stop()

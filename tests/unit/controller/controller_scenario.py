@@ -43,7 +43,7 @@ class GatedDatabase(Database):
         super().commit(changes, epoch)
 
     async def close_gate(self, write: Coroutine[None, None, T]) -> "asyncio.Task[T]":
-        """Start a write that stays under way until the gate is opened."""
+        """Start a write that stays in flight until the gate is opened."""
         self.reached.clear()
         self.gate.clear()
         task = asyncio.create_task(write)
@@ -132,5 +132,5 @@ async def code_of(attempt: Awaitable[object]) -> ErrorCode:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(40):
-        while not condition():  # noqa: ASYNC110 - nobody sets an event for it
+        while not condition():  # noqa: ASYNC110 - no event exists for it
             await asyncio.sleep(0.001)

@@ -41,7 +41,7 @@ class MemoryNetwork:
         return broker
 
     def stop(self, port: int) -> None:
-        """The process is gone: who dials is refused, links end."""
+        """The process ends: new connections are refused, and links are closed."""
         self.brokers.pop(port, None)
         for link in self.links.copy():
             if port in (link.source, link.port):

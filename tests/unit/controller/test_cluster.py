@@ -200,7 +200,7 @@ async def test_broker_whose_node_was_removed_registers_again(cluster: Cluster) -
 
 @cluster_of(3)
 async def test_controller_whose_node_was_removed_notices_a_dead_broker(cluster: Cluster) -> None:
-    """Its session lives, and so it stays the controller: nobody is elected anew."""
+    """Its session is valid, so it remains the controller, and no election follows."""
     leader = cluster.leader
     epoch = leader.controller.broker_epoch
     await leader.store.delete(layout.broker_path(leader.node_id))

@@ -136,7 +136,7 @@ def test_reassignment_keeps_min_insync_replicas_in_the_isr() -> None:
             turned(arrived, 2)
         assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert turned(arrived, 1).isr == (1,)
-    # Nobody in sync is lost by this one, few as they are.
+    # This cancellation removes no in-sync replica, although only one is left.
     assert cancel(begun, 2).isr == (1,)
     caught_up = replace(arrived, isr=(1, 2, 4), isr_epochs=(10,) * 3)
     done = finish_reassignment(caught_up, LIVE, 2)

@@ -156,7 +156,7 @@ async def test_leader_without_quorum_is_replaced_at_most_once_a_minute(cluster: 
         await cluster.agree()
         assert cluster.leader.state().leader == successor
         assert cluster.leader.state().isr == (3, 1), "without the first leader, not below two"
-    # All had their turn: nobody can do better, so the shrink is granted.
+    # Each replica was leader once and none reached the others, so the shrink is granted.
     slot = await alter(cluster, cluster.members[1], (1,))
     assert slot["isr"] == [1]
 

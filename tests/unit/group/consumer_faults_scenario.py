@@ -1,11 +1,11 @@
 """Clients of both group protocols in a schedule of faults (faults_scenario.py).
 
-Whoever is killed may begin again with the other protocol. Topics grow while they are read.
+A killed client can restart with the other protocol. Topics get more partitions while they are read.
 
-What is held at every step:
-- a client that the coordinator takes for a member has nothing that the coordinator has not given
-  it, and the coordinator has given each partition to one member;
-- a commit is taken only from who has the partition.
+Checked at every step:
+- A member owns only partitions that the coordinator has assigned to it. Each partition is assigned
+  to one member.
+- Only the owner of a partition can commit its offset.
 """
 
 from dataclasses import dataclass
@@ -167,7 +167,7 @@ class World(Schedule[Client]):
                 for topic_id, indexes in reply.assignment.items()
                 for index in indexes
             )
-            # What it is to give up takes a while; what it gets, it reads at once.
+            # The client revokes partitions later, but reads new ones immediately.
             client.revoking = client.owned - given
             client.owned = client.owned | given
 
@@ -197,7 +197,7 @@ class World(Schedule[Client]):
             self.sync(client, self.assignments(reply) if leads else {})
 
     def assignments(self, reply: JoinReply) -> dict[str, bytes]:
-        """What a leader gives out: cooperatively, so that whoever has something keeps it."""
+        """The assignment of a leader. It is cooperative: members keep their partitions."""
         assert reply.members
         owners: dict[Place, str] = {}
         for member in reply.members:
@@ -300,7 +300,7 @@ class World(Schedule[Client]):
         return held
 
     def check_held(self, group: ConsumerGroup, client: Client) -> None:
-        """Whoever still counts as a member has only what it was given."""
+        """A client that is a member owns only assigned partitions."""
         current = group.current.get(client.member_id)
         if current is None or client.epoch != current.member_epoch:
             return

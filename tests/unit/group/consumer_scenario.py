@@ -193,7 +193,7 @@ class Table:
         return reply
 
     def settle(self, *names: str) -> None:
-        """Heartbeats in turn until nothing changes; nobody ever has what another has."""
+        """Send heartbeats in turn until nothing changes. No partition ever has two owners."""
         for _ in range(2 * len(names) + 4):
             for name in names:
                 self.beat(name)

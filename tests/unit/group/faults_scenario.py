@@ -213,9 +213,9 @@ class Schedule(Generic[C]):
                     self.acked[place] = max(number, self.acked.get(place, 0))
 
     def fail_over(self) -> None:
-        """Another coordinator, with all of the log that was committed and perhaps some more.
+        """Elect another coordinator. Its log has all committed records, and possibly later ones.
 
-        What was appended at once is one batch, and there or not.
+        Records that were appended together are one batch, which is kept or lost completely.
         """
         keep = self.random.choice([self.committed, *(n for n in self.ends if n > self.committed)])
         del self.log[keep:]
@@ -253,7 +253,7 @@ class Schedule(Generic[C]):
         self.answered.add(ticket)
         client = self.askers.pop(ticket)
         if client.waits_for != ticket:
-            return  # It has given up.
+            return  # The client has stopped waiting.
         if self.faults and self.random.random() < 0.03:
             return  # Lost; it will time out.
         client.waits_for = None

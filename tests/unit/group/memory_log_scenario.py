@@ -32,7 +32,7 @@ async def loaded(groups: GroupService) -> None:
 
 
 class MemoryLog:
-    """Commits at once, unless it is told to hold; fails when it is told to."""
+    """A log in memory, which commits immediately. A test can hold commits or fail appends."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []

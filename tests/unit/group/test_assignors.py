@@ -1,4 +1,4 @@
-"""The assignors: what holds of every assignment, whoever asks and whatever they had."""
+"""Properties of all assignments, for any members with any previous partitions."""
 
 from collections.abc import Mapping
 from random import Random

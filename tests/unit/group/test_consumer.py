@@ -1,4 +1,4 @@
-"""A group of the newer protocol (KIP-848): epochs, assignments, and who is let in."""
+"""A group of the consumer protocol (KIP-848): epochs, assignments and admission of members."""
 
 import pytest
 

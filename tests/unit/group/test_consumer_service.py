@@ -59,7 +59,7 @@ def test_failed_append_returns_a_retriable_error_to_members() -> None:
 
 
 def test_member_that_changes_its_topics_gets_a_delayed_response() -> None:
-    """All others at once: the moment is for clients that unsubscribe right after it."""
+    """Other responses are immediate. The delay is for clients that unsubscribe right after it."""
 
     async def scene() -> None:
         bench = bench_of()

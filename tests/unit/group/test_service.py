@@ -110,7 +110,7 @@ class Bench:
         self.clock.seconds = end
 
     def stall(self, seconds: float) -> None:
-        """Let time pass in which the process did not run; then everything due comes at once."""
+        """Advance the time as if the process was paused. Then all due timers run together."""
         self.clock.seconds += seconds
         self.wait(0)
 
@@ -138,7 +138,7 @@ class Bench:
         return answer_in(heard)
 
     def commit_all(self, *requests: CommitRequest) -> list[list[int]]:
-        """The codes of each, all of which are known at once."""
+        """The error codes of each request. All responses are immediate."""
         assert set(self.groups.commit_all(requests, never)) == set(requests)
         return [codes(request) for request in requests]
 

@@ -96,7 +96,7 @@ class FakePartition:
 
 
 class FakeController:
-    """Keeps its promises in memory, and fails when it is told to."""
+    """A controller that keeps its state in memory, and fails on request of a test."""
 
     def __init__(self, image: ClusterImage, config: BrokerConfig) -> None:
         self.image = image
@@ -266,7 +266,7 @@ class FakeLogDirectory:
 
 
 class FakeWorker:
-    """Does its jobs at once."""
+    """Runs its jobs immediately."""
 
     async def run(self, job: Callable[[], object]) -> object:
         return job()

@@ -383,7 +383,7 @@ def test_random_writes_and_compactions_keep_the_last_values(
         assert entry.last_sequence() == original.last_sequence()
         assert entry.transaction_first_offset < 0 or original.transaction_first_offset >= 0
     assert replayed(log).entries.keys() == everything.table.entries.keys()
-    # A reader that is told nothing but what the markers say sees the same, too.
+    # A consumer that knows only the transaction markers gets the same records.
     rebuilt = committed_of(log.batches, replayed_aborted(log))
     assert latest(rebuilt) == latest(everything.committed())
     assert records_of(log.batches) == log.records()

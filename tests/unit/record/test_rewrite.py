@@ -20,7 +20,7 @@ def stored(data: bytes) -> Batch:
 
 
 def checked(batch: Batch) -> Batch:
-    """What comes back must be sound on its own, and its fields those of its bytes."""
+    """Check that a returned batch is valid, and that its fields match its bytes."""
     again = read_batch(batch.frame, batch.start, batch.end, from_client=False)
     assert KafkaPythonBatch(batch.frame[batch.start : batch.end]).validate_crc()
     assert kept_fields(again) == kept_fields(batch)

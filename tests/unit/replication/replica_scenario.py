@@ -40,7 +40,7 @@ def epoch_of(node_id: int) -> int:
 
 
 class ManualWorker:
-    """Does its jobs when it is told to."""
+    """Runs its jobs when a test requests it."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], object], Callable[[object, None], None]]] = []
@@ -75,7 +75,7 @@ class Node:
         self.files = SimulatedFiles()
         self.worker = ManualWorker()
         self.is_busy = False
-        """Whether its worker does nothing until it is told to."""
+        """Whether its worker waits for a request of the test."""
         worker = cast("Worker", self.worker)
         self.table = PartitionTable()
         self.registered_epoch: Callable[[int], int] = epoch_of
@@ -216,7 +216,7 @@ class Wire:
         return has_work
 
     def catch_up(self) -> None:
-        """Also let the long poll end that is left, so that the next request is asked anew."""
+        """Also end the remaining long poll, so that the follower sends another fetch."""
         self.run()
         self.leader.expire()
         self.receive()
@@ -268,7 +268,7 @@ def state(
 def elect(
     leader: Node, epoch: int, *followers: Node, index: int = 0, isr: tuple[int, ...] = (1, 2, 3)
 ) -> None:
-    """Tell everybody who leads from now on."""
+    """Notify all brokers of the new leader."""
     partition = leader.partition(index)
     if partition.is_leader:
         partition.retire()

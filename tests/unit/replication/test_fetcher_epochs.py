@@ -85,7 +85,7 @@ def test_logs_that_diverge_in_several_epochs_are_truncated_step_by_step() -> Non
     one, two = scene.leader, scene.follower
     one.append("common")
     scene.wire.catch_up()
-    # Each leads in turn, and the other hears of nothing.
+    # The two are leaders in turn, and the other replica does not fetch.
     for epoch in range(2, 8):
         leader = two if epoch % 2 == 0 else one
         other = one if leader is two else two

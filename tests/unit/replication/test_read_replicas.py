@@ -38,7 +38,7 @@ class Racks(Scene):
         self.wire.catch_up()
 
     def read(self, node_id: int, offset: int, rack: str, **settings: int) -> dict[str, Any]:
-        """What a broker says of the partition at once."""
+        """The immediate response of a broker for the partition."""
         answer = answer_to(self.ask(node_id, offset, rack, **settings), settings)
         assert answer is not None
         return answer

@@ -1,4 +1,4 @@
-"""What a producer has under way behind a batch that was refused waits for it: it is no gap."""
+"""Batches in flight after a rejected one get its error, instead of a gap in sequences."""
 
 import errno
 from collections.abc import Callable

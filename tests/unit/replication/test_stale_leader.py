@@ -1,4 +1,4 @@
-"""A leader that may not lead any more gives no verdict that would end a client's work."""
+"""A leader that might be replaced already returns no permanent error to clients."""
 
 import pytest
 

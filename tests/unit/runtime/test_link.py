@@ -21,7 +21,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 class Peer:
-    """A broker of few words, on a port of its own."""
+    """A minimal server on a free port."""
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve
@@ -62,7 +62,7 @@ def answer(request: bytes, body: bytes) -> bytes:
 
 
 class Answers:
-    """What came back, in order."""
+    """Collects responses and errors in order."""
 
     def __init__(self) -> None:
         self.frames: list[bytes | None] = []

@@ -1,4 +1,4 @@
-"""Long work in slices: how much at once, and that the rest follows."""
+"""Long work in time slices: length of a slice, and completion of the rest."""
 
 import asyncio
 
