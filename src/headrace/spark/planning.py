@@ -6,12 +6,14 @@ Owns the driver's client, and sends the requests of planning. It reads no record
    repeated before records are considered lost.
 2. The end offset of a new leader can be below a position that was already read, for a short time:
    such ends are requested again, and never returned.
+3. For a short time, a broker can respond with the id of a topic that was deleted: ids are requested
+   again before a topic is reported as another one.
 """
 
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from headrace.client import (
@@ -43,6 +45,7 @@ class Planner:
         self._client: Client | None = None
         self._was_connected = False
         self._partitions: list[TopicPartition] = []
+        self._topic_ids: dict[str, str] = {}
         self._read_s = -_METADATA_AGE_S
         self._shorter: set[TopicPartition] = set()
         """Partitions that still end before the known position after the wait."""
@@ -96,6 +99,9 @@ class Planner:
                 options.topics or {partition.topic: None for partition in options.assigned}
             )
         found = self.client.refresh_topics(names) if names else {}
+        self._topic_ids = {
+            name: str(info.topic_id) for name, info in found.items() if info.topic_id is not None
+        }
         partitions = [
             TopicPartition(name, part.index)
             for name, info in found.items()
@@ -119,6 +125,31 @@ class Planner:
                 f"option {option!r}: unknown topic or partition: {', '.join(missing)}"
             )
         return partitions
+
+    def topic_ids(self, positions: Positions) -> dict[str, str]:
+        """The ids of the topics of these partitions, where the brokers have ids."""
+        self.partitions()
+        names = {partition.topic for partition in positions}
+        return {name: id_ for name, id_ in self._topic_ids.items() if name in names}
+
+    def check_topics(self, known: Mapping[str, str]) -> None:
+        """Report loss if one of these topics now has another id."""
+        deadline = time.monotonic() + _BEHIND_WAIT_S
+        self.partitions()
+        while other := [name for name in known if self._is_other(name, known[name])]:
+            if time.monotonic() >= deadline:
+                self.report_loss(
+                    f"{', '.join(sorted(other))} was deleted and created again, or is a topic of "
+                    "another cluster: the offsets of the stream are those of the former topic. To "
+                    "read the new topic from its start, use a new checkpoint (in a pipeline: "
+                    "--full-refresh TABLE)"
+                )
+                return
+            time.sleep(_BEHIND_PAUSE_S)
+            self.partitions(refresh=True)
+
+    def _is_other(self, topic: str, id_: str) -> bool:
+        return self._topic_ids.get(topic, id_) != id_
 
     # Offsets.
 

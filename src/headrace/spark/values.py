@@ -1,18 +1,21 @@
 """Values that planning and reading share: offset ranges, and offsets of streams.
 
 Pure. A stream's offset is JSON in Spark's checkpoint, in the connector's format, {"topic": {"0":
-23}}. It also contains the group that shows the progress.
+23}}. It also contains the group that shows the progress, and the ids of the topics: offsets of a
+topic that was deleted mean nothing in a later topic of the same name.
 
 1. Equal positions have equal texts: Spark compares texts to see whether there is anything new.
-2. The key of the group contains a colon, so it cannot be a topic name.
+2. The keys of the group and of the ids contain a colon, so they cannot be topic names.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headrace.model.topics import TopicPartition
 
 GROUP = "headrace:group"
+TOPIC_IDS = "headrace:topics"
 Positions = Mapping[TopicPartition, int]
 
 
@@ -32,9 +35,13 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
 
-def stream_offset(positions: Positions, group: str | None) -> dict[str, Any]:
+def stream_offset(
+    positions: Positions, group: str | None, topic_ids: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Positions in the format of Spark's checkpoint."""
     offset: dict[str, Any] = {} if group is None else {GROUP: group}
+    if topic_ids:
+        offset[TOPIC_IDS] = dict(sorted(topic_ids.items()))
     for (topic, partition), position in sorted(positions.items()):
         offset.setdefault(topic, {})[str(partition)] = position
     return offset
@@ -45,7 +52,7 @@ def stream_positions(offset: Mapping[str, Any]) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic, int(partition)): position
         for topic, partitions in offset.items()
-        if topic != GROUP
+        if topic not in (GROUP, TOPIC_IDS)
         for partition, position in partitions.items()
     }
 
@@ -53,6 +60,12 @@ def stream_positions(offset: Mapping[str, Any]) -> dict[TopicPartition, int]:
 def stream_group(offset: Mapping[str, Any]) -> str | None:
     """The group in a stream's offset, or None."""
     return offset.get(GROUP)
+
+
+def stream_topic_ids(offset: Mapping[str, Any]) -> dict[str, str]:
+    """The ids of the topics that a stream has read; none in an offset of Kafka's connector."""
+    ids: Mapping[str, str] = offset.get(TOPIC_IDS, {})
+    return {topic: id_ for topic, id_ in ids.items() if any(offset.get(topic, {}).values())}
 
 
 def named(partitions: Iterable[TopicPartition]) -> str:

@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 
 from headrace.model.topics import TopicPartition
 from headrace.spark.ranges import OFFSETS_WORTH_A_TASK, limit_positions, plan_tasks
-from headrace.spark.values import OffsetRange, stream_group, stream_offset, stream_positions
+from headrace.spark.values import (
+    OffsetRange,
+    stream_group,
+    stream_offset,
+    stream_positions,
+    stream_topic_ids,
+)
 
 RANGES = st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 40_000)), max_size=12).map(
     lambda sizes: [
@@ -82,3 +88,12 @@ def test_a_streams_offset_is_the_connectors_and_a_group() -> None:
     assert stream_positions(offset) == positions
     assert stream_group(offset) == "g"
     assert stream_group({"a": {"0": 1}}) is None
+
+
+def test_stream_offset_has_the_ids_of_topics_that_were_read() -> None:
+    positions = {TopicPartition("b", 0): 0, TopicPartition("a", 0): 0, TopicPartition("a", 1): 1}
+    offset = stream_offset(positions, None, {"b": "2", "a": "1"})
+    assert list(offset["headrace:topics"].items()) == [("a", "1"), ("b", "2")]
+    assert stream_positions(offset) == positions
+    assert stream_topic_ids(offset) == {"a": "1"}
+    assert stream_topic_ids({"a": {"0": 1}}) == {}
