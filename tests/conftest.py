@@ -1,4 +1,4 @@
-"""Fixtures of every test. A live broker comes from the plugin that users get, too."""
+"""Fixtures of all tests. A live broker comes from the same plugin that users have."""
 
 import os
 import re
@@ -55,6 +55,6 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def new_topic(request: pytest.FixtureRequest) -> str:
-    """The name of a topic that does not exist yet, after the test that asks for it."""
+    """The name of a topic that does not exist yet, derived from the name of the test."""
     about = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
     return f"{about[:80]}-{uuid.uuid4().hex[:8]}"

@@ -1,6 +1,6 @@
-"""Ten members of one group, each a thread, who join, read, commit, pause, leave and die at random.
+"""Ten members of one group, one per thread, which join, read, commit, pause, leave and fail.
 
-They speak the protocol themselves, so that every generation and every answer can be judged.
+They send the requests themselves, so that the test can check each generation and each response.
 """
 
 import os
@@ -79,7 +79,7 @@ class Churning(Protocol):
 def churn(
     data_dir: Path, seconds: float, member: Callable[[RunningBroker, int, Record], Churning]
 ) -> Record:
-    """Write for so long while members churn; then let them read all of it in peace."""
+    """Write for this time while members change. Then wait until they have read all records."""
     record = Record()
     with (
         RunningBroker.start(data_dir, settings=SETTINGS) as broker,
@@ -160,11 +160,11 @@ class ChurningMember:
                 with RawMember(self.port, GROUP) as member:
                     self._live(member)
                 self.is_over.wait(self.random.uniform(0, 0.5))
-        except Exception as error:  # noqa: BLE001 (told where the test looks)
+        except Exception as error:  # noqa: BLE001 (the test reports it)
             self.record.troubles.append(f"{self.name}: {error!r}")
 
     def _live(self, member: RawMember) -> None:
-        """One connection's life; it ends by leaving, or without a word."""
+        """Use one connection. It ends with LeaveGroup, or without it."""
         end = time.monotonic() + self.random.uniform(0.3, 4)
         while not self.is_over.is_set():
             try:

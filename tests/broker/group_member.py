@@ -23,7 +23,7 @@ SESSION_MS = 6_000
 
 
 def make_offsets_topic(connection: RawConnection, group: str = "any") -> None:
-    """Ask for a coordinator as every client does first; the topic of offsets is there after."""
+    """Send FindCoordinator like every client, which creates the offsets topic."""
     reply = connection.ask(FIND_COORDINATOR, 2, {"key": group, "key_type": 0})
     assert reply["error_code"] == 0, reply
 
@@ -95,7 +95,7 @@ class RawMember:
         self.connection = RawConnection(port)
 
     def begin_join(self, **fields: Any) -> None:
-        """Send a join; `end_join` reads the answer, which may wait for others."""
+        """Send JoinGroup. `end_join` reads the response, which can wait for other members."""
         body = join_body(self.group, self.member_id, **fields)
         self.connection.send(self.connection.frame(JOIN_GROUP, JOIN_VERSION, body))
 

@@ -29,7 +29,7 @@ INIT_PRODUCER_ID = 22
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 CLOSE_SECONDS = 30.0
-"""A broken peer is to be gone within a second; the rest is for a busy machine."""
+"""The broker closes an invalid connection within a second; the limit allows for a busy machine."""
 _ANSWER_SECONDS = 40.0
 _POLL_SECONDS = 0.005
 _BYSTANDERS_TOPIC = "bystander"
@@ -128,7 +128,7 @@ class RawConnection:
         return self.read_exactly(size)
 
     def wait_closed(self, seconds: float = CLOSE_SECONDS) -> bytes:
-        """Return what still came before the broker closed; fail if it does not close."""
+        """Return the bytes until the broker closes the connection; fail if it does not close it."""
         self.sock.settimeout(seconds)
         came = b""
         try:
@@ -141,7 +141,7 @@ class RawConnection:
         return came
 
     def frame(self, api_key: int, version: int, body: Message) -> bytes:
-        """A whole request, length included; its correlation id is one more than the last."""
+        """A complete request with its length prefix. Each has the next correlation id."""
         self._correlation_id += 1
         return framed(encode_request(api_key, version, self._correlation_id, "raw", body))
 
@@ -200,7 +200,7 @@ class RawConnection:
         acks: int = 1,
         version: int = PRODUCE_VERSION,
     ) -> Message:
-        """What the broker says of the one partition."""
+        """The result of the only partition in the response."""
         self.send(
             self.produce_frame(topic, records, partition=partition, acks=acks, version=version)
         )
@@ -245,7 +245,7 @@ class RawConnection:
         return self.frame(FETCH, version, body)
 
     def fetch(self, topic: str, offset: int, **options: Any) -> Message:
-        """What the broker says of the one partition."""
+        """The result of the only partition in the response."""
         self.send(self.fetch_frame(topic, offset, **options))
         reply = self.read_answer(FETCH, options.get("version", FETCH_VERSION))
         answer: Message = reply["responses"][0]["partitions"][0]
@@ -301,7 +301,7 @@ class WatchedBroker:
         return RawConnection(self.process.port, receive_buffer_bytes)
 
     def begin(self) -> None:
-        """Forget what was logged so far, and see that all is well before a test."""
+        """Skip the log lines so far, and check that the broker works before a test."""
         if self._bystander is None:
             self._bystander = self.connect()
             self._bystander.create_topic(_BYSTANDERS_TOPIC)
@@ -345,7 +345,7 @@ class WatchedBroker:
         return [line for line in self._log().splitlines() if words in line]
 
     def check_closed(self, connection: RawConnection, words: str = "") -> None:
-        """The connection ends without an answer, and one line of the log says why."""
+        """Check that the connection ends without a response, and that the log has the reason."""
         assert connection.wait_closed() == b""
         self.check_told(connection, words)
 

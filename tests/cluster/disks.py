@@ -68,7 +68,7 @@ class Disk:
 
 
 class DisksUnavailable(Exception):
-    """This machine cannot mount disks; the message says why."""
+    """This machine cannot mount disks. The message has the reason."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ DEADLINE_S = 120.0
 
 
 def wait_for(what: str, is_so: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
-    """What `is_so` says when it first says something; a cluster in trouble may refuse to talk."""
+    """Wait until `is_so` returns a true value, and return it. Errors of the cluster are ignored."""
     end = time.monotonic() + timeout_s
     while True:
         refusal = ""
@@ -42,7 +42,7 @@ def wait_for(what: str, is_so: Callable[[], Any], timeout_s: float = DEADLINE_S)
 
 
 class Topic:
-    """A topic, and what the cluster says of it."""
+    """A topic, and its state as the cluster returns it."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Topic:
         self.cluster = cluster
         self.name = name
         self.partitions = partitions
-        # librdkafka asks a broker that stands still again and again, until its socket times out.
+        # librdkafka sends requests to a paused broker again and again, until its socket times out.
         self.admin = AdminClient(
             {"bootstrap.servers": cluster.bootstrap, "socket.timeout.ms": 2000}
         )
@@ -68,7 +68,7 @@ class Topic:
             made[name].result(DEADLINE_S)
             return True
 
-        # A broker that has just lost its session is not live, and is back in a moment.
+        # A broker that has just lost its session is not live, and registers again soon.
         wait_for(f"a topic {name}", is_made)
         wait_for(f"every broker to know {name}", self._is_known)
 
@@ -83,7 +83,7 @@ class Topic:
         return all(len(p) == self.partitions and all(q["leader_id"] > 0 for q in p) for p in parts)
 
     def told_by(self, broker: ClusterBroker) -> Reply:
-        """What this one broker says of the cluster and the topic: another may know less yet."""
+        """The cluster and the topic as this broker returns them. Another broker can be behind."""
         host, _, port = broker.address.rpartition(":")
         topics = [{"topic_id": None, "name": self.name}]
         with RawConnection(int(port), host=host) as wire:
@@ -135,7 +135,7 @@ class Load:
                 "acks": "all",
                 "linger.ms": 1,
                 "delivery.timeout.ms": 60_000,
-                # Or it waits for a broker that stands still for a minute before it asks another.
+                # Otherwise, it waits a minute for a paused broker before it uses another one.
                 "socket.timeout.ms": 4000,
                 "request.timeout.ms": 4000,
                 "reconnect.backoff.max.ms": 200,
@@ -275,7 +275,7 @@ def read_all(topic: Topic) -> dict[int, list[tuple[int, bytes]]]:
 
 
 def _bounds(consumer: Consumer, topic: str, index: int) -> tuple[int, int]:
-    # librdkafka never asks again for partitions that it once took for unknown.
+    # librdkafka never requests partitions again after it considered them unknown.
     consumer.list_topics(topic, timeout=5)
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=5)
     return low, high

@@ -10,7 +10,7 @@ def replicas(topic: Topic) -> dict[int, list[int]]:
 
 
 def directories(cluster: RunningCluster, topic: Topic) -> dict[int, set[int]]:
-    """The partitions of which each broker has a directory, whether it goes away soon or not."""
+    """The partitions of which each broker has a directory, including those that will be deleted."""
     return {
         node: {
             int(path.name.removeprefix(f"{topic.name}-").partition(".")[0])

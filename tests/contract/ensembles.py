@@ -1,6 +1,6 @@
-"""The stores that the contract is tried on, and what the tests say about them in common.
+"""The implementations of the store that the contract tests run on, behind one interface.
 
-A store joins by adding an Ensemble to ENSEMBLES.
+To test another store, add an Ensemble to ENSEMBLES.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""A live ZooKeeper as the contract sees it: a server for all tests, and a proxy for each session.
+"""A live ZooKeeper for the contract tests: one server for all tests, and a proxy per session.
 
-The proxy is where faults happen: it can cut, refuse, and swallow a request or its answer.
+The proxy injects faults: it closes or refuses connections, and drops a request or its response.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SESSION_TIMEOUT_MS = 4000
 
 @cache
 def server() -> LocalZooKeeper:
-    """One for the whole run; it ends with the interpreter."""
+    """One server for the complete test run. It ends with the interpreter."""
     directory = tempfile.mkdtemp(prefix="headrace-zookeeper-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     zookeeper = LocalZooKeeper(Path(directory), [free_port()], durable=False)
@@ -33,7 +33,7 @@ def server() -> LocalZooKeeper:
 
 
 class Proxy:
-    """Between one store and the server. It knows where frames begin, and their first numbers."""
+    """A proxy between one store and the server. It decodes the frames and their headers."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -42,7 +42,7 @@ class Proxy:
         self.new_sessions = asyncio.Event()
         self.new_sessions.set()
         self.next_outcome: bool | None = None
-        """Swallow the next write, or, if true, its answer; and cut."""
+        """Drop the next write, or its response if this is true, and close the connection."""
         self._xid_swallowed: int | None = None
         self._links: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -54,7 +54,7 @@ class Proxy:
     async def stop(self) -> None:
         self.cut()
         self._listener.close()
-        # What was accepted at the last moment is not a task before the loop has gone round.
+        # A connection that was accepted last becomes a task only in the next loop iteration.
         for _ in range(5):
             await asyncio.sleep(0)
         for task in self._tasks:

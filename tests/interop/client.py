@@ -12,13 +12,13 @@ from typing import Protocol
 from headrace.model.errors import ErrorCode
 
 TIMEOUT_S = 30.0
-# Recent, because a log deletes what is older than a week by its timestamp.
+# Recent, because a log deletes records with timestamps older than a week.
 BASE_MS = int(time.time() * 1000) - 3_600_000
 
 
 @dataclass(frozen=True)
 class Record:
-    """One record, as it is given to a producer or comes from a consumer."""
+    """One record that is passed to a producer or returned by a consumer."""
 
     value: bytes | None
     key: bytes | None = None
@@ -28,14 +28,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Stored:
-    """One record as a consumer was given it."""
+    """One record that a consumer returned."""
 
     offset: int
     record: Record
 
 
 class Refused(Exception):
-    """The broker answered with an error code."""
+    """The broker returned an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(ErrorCode(code).name)

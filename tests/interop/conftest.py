@@ -64,7 +64,7 @@ def sockets_of_kafka_python(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> Iterator[None]:
     """It leaves sockets open that did not connect: they go here, and no test is blamed for them."""
-    # What pytest keeps of its log holds exceptions, and those the sockets.
+    # Log records that pytest keeps have exceptions, which keep sockets open.
     caplog.set_level(logging.CRITICAL + 1, "kafka")
     gc.disable()
     yield

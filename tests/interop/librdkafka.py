@@ -87,7 +87,7 @@ class Librdkafka:
         with self._consumer() as consumer:
             asked = [TopicPartition(topic, 0, timestamp_ms)]
             found: int = consumer.offsets_for_times(asked, TIMEOUT_S)[0].offset
-            return None if found < 0 else found  # librdkafka says -1, OFFSET_END.
+            return None if found < 0 else found  # librdkafka returns -1, OFFSET_END.
 
     def partitions(self, topic: str) -> dict[int, int]:
         found = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
@@ -191,7 +191,7 @@ def _result(future: Any) -> Any:
 
 
 def _refused(error: Any) -> Exception:
-    if error.code() == KafkaError._AUTO_OFFSET_RESET:  # How auto.offset.reset=error tells of it.
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:  # The error with auto.offset.reset=error.
         return Refused(KafkaError.OFFSET_OUT_OF_RANGE)
     # Negative codes are librdkafka's own troubles; the broker said nothing.
     return KafkaException(error) if error.code() < -1 else Refused(error.code())

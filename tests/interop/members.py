@@ -1,6 +1,6 @@
-"""Members of consumer groups, of every real client, under the same few verbs.
+"""Group members of all real clients, with the same methods.
 
-Nothing is committed unless a test says so.
+A member commits only if a test calls `commit`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Member(Protocol):
     def __init__(self, address: str, group: str, topic: str, **settings: Any) -> None: ...
 
     def poll(self) -> list[tuple[int, int]]:
-        """What has come within a moment: partitions and offsets."""
+        """The partitions and offsets of records that have just arrived."""
 
     def assignment(self) -> set[int]: ...
 

@@ -25,7 +25,7 @@ class BatchHeader:
 
 
 def stored_batches(address: str, topic: str, partition: int = 0) -> list[BatchHeader]:
-    """The batches of a partition from its beginning; what one answer of up to 32 MiB holds."""
+    """The first batches of a partition, from one response of up to 32 MiB."""
     headers: list[BatchHeader] = []
     records = _fetch(address, topic, partition)
     at = 0

@@ -17,14 +17,14 @@ Run = Callable[..., str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A Java virtual machine takes seconds to start where the cores are few.
+    # A Java virtual machine takes seconds to start on few cores.
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.timeout(240))
 
 
 def run(command: list[str], stdin: str | None = None) -> str:
-    """Runs a command to its end and returns what it printed; fails with all that it said."""
+    """Run a command and return its output. On failure, the message has the complete output."""
     done = subprocess.run(
         command, input=stdin or "", capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -274,7 +274,7 @@ def test_records_of_kafka_are_served_like_by_kafka(
 
 
 def check_new_writes(broker: RunningBroker, served: Served) -> None:
-    """Settings are Kafka's; producers, idempotent ones too, go on under higher epochs."""
+    """Settings are those of Kafka. Producers continue with higher leader epochs."""
     with headrace.client.connect(broker.address) as client:
         found = [(each.entity, each.limits) for each in client.list_quotas()]
         assert sorted(found, key=str) == sorted(QUOTAS[:-1], key=str)

@@ -19,7 +19,7 @@ from headrace.testing import RunningBroker
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 1_800
-# Runs are short: compiling well what they execute takes longer than executing it.
+# Runs are short, so that optimized compilation would take longer than it saves.
 JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 SPEC = """\
 name: {name}

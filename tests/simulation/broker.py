@@ -1,7 +1,7 @@
-"""A broker in the simulated world: the one that runs in production, with another outside.
+"""A simulated broker: the production code with a simulated environment.
 
-Only what touches sockets, threads and the real disk is replaced. Frames go through the same hot
-handlers and the same dispatch as they do behind the real server.
+Only sockets, threads and the disk are replaced. The same hot handlers and the same dispatch process
+the frames as in a real server.
 """
 
 import asyncio
@@ -259,7 +259,7 @@ class SimulatedEnvironment:
         self.network = ProcessNetwork(network, process)
         self.store: SimulatedStore | None = None
         self.former_session: int | None = None
-        """Of the process before this one, if it is proven to be gone."""
+        """The identity of the process before this one, if that process has provably ended."""
         self._ensemble = ensemble
 
     def entropy(self, size: int) -> bytes:
@@ -419,7 +419,7 @@ class SimulatedBroker:
         return [name for name in names if parse_partition(name) is not None]
 
     def back_up(self) -> None:
-        """Copy the disk as it is at this moment."""
+        """Copy the current state of the disk."""
         self.backup = self.files.copied()
 
     def restore(self) -> None:

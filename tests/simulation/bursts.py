@@ -46,7 +46,7 @@ class Burst:
         return f"burst at {self._where}: {', '.join(told)}"
 
     def _delay(self, leader: int, followers: list[int]) -> str:
-        """Let a follower fall behind, or two of them in different ways."""
+        """Delay one follower, or two of them in different ways."""
         chosen = self._random.choice(followers)
         how = self._random.choice(("", "slow", "hold", "hold and slow", "chain"))
         if "hold" in how:

@@ -1,4 +1,4 @@
-"""Checks of the brokers' own state: at every moment of a run, and of all replicas at its end."""
+"""Checks of the state of brokers: after each step of a run, and of all replicas at its end."""
 
 import hashlib
 from collections import defaultdict

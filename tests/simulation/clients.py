@@ -1,7 +1,7 @@
-"""Clients in the simulated world that speak the wire protocol: they retry, and they remember.
+"""Simulated clients that use the wire protocol, retry, and record all responses.
 
-A producer is idempotent and may have several batches in flight per partition. Noise asks for one
-acknowledgement only, so that leaders have tails that no other replica has. A consumer reads every
+A producer is idempotent and can have several batches in flight per partition. `Noise` writes with
+acks=1, so that leaders have records that no other replica has. A consumer reads every
 partition from its beginning, by topic id.
 """
 
@@ -283,7 +283,7 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Reads all partitions. With `rereads` it goes back now and then, as any reader may."""
+    """Reads all partitions. With `rereads`, it sometimes seeks back."""
 
     def __init__(self, *args: Any, topic: Topic, rereads: bool = False) -> None:
         super().__init__(*args)
@@ -343,7 +343,7 @@ class Consumer(Client):
         if self._rereads and self.world.random.random() < 0.05:
             first = now.log_start_offset
             if self.world.random.random() < 0.8:
-                first = max(first, offset - _REREAD_OFFSETS)  # All of it takes long.
+                first = max(first, offset - _REREAD_OFFSETS)  # Reading the complete log takes long.
             self.positions[index] = self.world.random.randint(first, max(first, offset))
 
     def _take(self, partition: TopicPartition, offset: int, response: Any, ends: Ends) -> int:

@@ -137,7 +137,7 @@ class Cluster:
                 yield broker, partition
 
     def log_end(self, where: TopicPartition) -> int:
-        """The greatest log end offset of all replicas that run, or that a client knows of."""
+        """The greatest log end offset of all running replicas and of all responses to clients."""
         ends = [
             int(partition.log.log_end_offset)
             for _, partition in self.replicas()

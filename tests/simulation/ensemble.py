@@ -1,11 +1,11 @@
-"""A ZooKeeper ensemble in the simulated world: one tree, and sessions that end for want of a sign.
+"""A simulated ZooKeeper ensemble: one tree, and sessions that expire without heartbeats.
 
-Owns the tree, the sessions and what is late: answers, watches, the news that a session is over.
+Owns the tree, the sessions and delayed messages: responses, watch events and session expiries.
 
-1. Requests of a session are carried out in order, and what it hears comes in order.
-2. A session that gives no sign for its timeout is over: its ephemerals go, and the server knows
-   of it before the client does.
-3. A request whose connection breaks may have been carried out: its outcome is unknown.
+1. Requests of a session are executed in order, and its responses and events arrive in order.
+2. A session without a heartbeat for its timeout expires, and its ephemeral nodes are deleted. The
+   server knows this before the client.
+3. If the connection breaks, a request in flight might have been executed: its outcome is unknown.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class Ensemble:
 
 
 class _Pipe:
-    """One direction of a connection: what is said arrives in order, and waits while it is cut."""
+    """One direction of a connection. Messages arrive in order. During a cut, they are delayed."""
 
     def __init__(self, ensemble: Ensemble, source: Process, target: Process) -> None:
         self._ensemble = ensemble
@@ -197,7 +197,7 @@ class SimulatedStore:
     # The connection.
 
     def _beat(self) -> None:
-        """Give a sign of life; notice silence; come back."""
+        """Send a heartbeat, notice missing responses, and reconnect."""
         ensemble, now = self._ensemble, self._ensemble.world.now
         if self._is_closed:
             return
@@ -215,11 +215,11 @@ class SimulatedStore:
         if now - self._connected_at >= ensemble.session_timeout_s * 0.6:
             self.suspend()
         elif ensemble.passes(self._process.name, NAME) and self.session_id in ensemble.sessions:
-            # Only responses are held back: the ensemble receives signs of life.
+            # Only responses are delayed: the ensemble receives heartbeats.
             ensemble.sessions[self.session_id].heard_at = now
 
     def suspend(self) -> None:
-        """The connection broke: what was asked is in doubt, and watches are gone."""
+        """The connection broke. Requests in flight have an unknown outcome, and watches are lost."""
         if self._state is SessionState.CONNECTED:
             self._break()
             self._session.data_watches.clear()
@@ -256,7 +256,7 @@ class SimulatedStore:
             listener(state)
 
     def hear(self, session: _Session, tell: Callable[[], object]) -> None:
-        """From the ensemble's side: say something to the client, after all said before."""
+        """Send a message of the ensemble to the client, after all earlier ones."""
         generation = self._generation
 
         def arrive() -> None:

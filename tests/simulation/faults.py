@@ -16,7 +16,7 @@ _ROOM_BYTES = range(95, 170)
 CALM_S = 15.0
 """Longer than a controller waits for replicas that may come back."""
 
-# Faults. Each is one thing that goes wrong, and knows when it must not.
+# Faults. Each returns without an effect while it is not allowed.
 
 
 def _pick(cluster: Cluster) -> SimulatedBroker:
@@ -143,7 +143,7 @@ def _cancel_move(cluster: Cluster) -> str:
 
 
 def _kill_in_move(cluster: Cluster) -> str:
-    """A move, and soon after it the end of one that takes part: source, target or controller."""
+    """Reassign a partition, and soon kill its source, its target or the controller."""
     told, generator = _move(cluster), cluster.world.random
     by_id = {broker.node_id: broker for broker in cluster.brokers}
 

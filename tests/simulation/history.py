@@ -1,4 +1,4 @@
-"""Records everything that clients saw, and checks it.
+"""Records all responses to clients, and checks them.
 
 1. A record may be absent only if something explains it: a DeleteRecords request or retention
    (`removed_to`), a later record of the same key in a compacted topic, or the deletion of its

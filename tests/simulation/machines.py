@@ -83,7 +83,7 @@ def _descriptors(cluster: Cluster) -> str:
 
 
 def _clock(cluster: Cluster) -> str:
-    """Step the wall clock of one machine, or of all. Small steps are within what is tolerated."""
+    """Step the wall clock of one machine, or of all. Brokers tolerate small steps."""
     generator = cluster.world.random
     steps = (-5000, 5000, -2 * HOUR_MS, 2 * HOUR_MS, -9000 * HOUR_MS, 9000 * HOUR_MS, 0)
     step = generator.choice(steps)

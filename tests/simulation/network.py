@@ -97,7 +97,7 @@ class Simulated:
         self.servers: dict[tuple[str, int], Server] = {}
         self.cuts: set[tuple[str, str]] = set()
         self.refusals: set[tuple[str, str]] = set()
-        """Who is refused by whom although it lives: (from, to)."""
+        """Pairs (from, to) of live processes between which connections are refused."""
         self.slow: set[str] = set()
         """Processes whose frames take longer."""
         self.wires: list[Wire] = []

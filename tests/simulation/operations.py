@@ -62,7 +62,7 @@ class Trimmer(Client):
         request = {"topics": [{"name": self.topic, "partitions": [asked]}], "timeout_ms": 1500}
         answer = await self.ask_once(host, DELETE_RECORDS, 2, request)
         if offset == HIGH_WATERMARK:
-            # The leader may be dead by now, with records that no other client saw.
+            # The leader might be dead, with records that no other client has read.
             slack = LOG_END_SLACK if answer is None else 0
             history.removed_to[partition] = max(before, self._log_end(partition) + slack)
         if answer is None:

@@ -52,7 +52,7 @@ _LOOK_S = 0.02
 
 @dataclass
 class Tally:
-    """What a broker asked of the store, and the CPU that it took."""
+    """The requests of a broker to the store, and the CPU time that they took."""
 
     reads: int = 0
     read_bytes: int = 0
@@ -105,7 +105,7 @@ class CountedStore(SimulatedStore):
 
 
 class Member:
-    """A process with a session, an address, and something that answers there."""
+    """A process with a session, and a server at its address."""
 
     def __init__(self, scene: "Scene", node_id: int) -> None:
         self.scene = scene
@@ -136,7 +136,7 @@ class Member:
         wire.send(answer)
 
     def context(self) -> BrokerContext:
-        """What a thin broker has none of: it is asked for signs of life only."""
+        """A thin broker has no state. Its server responds only to probes."""
         return cast(BrokerContext, None)
 
     def kill(self) -> None:
@@ -189,7 +189,7 @@ class ThinMember(Member):
         document = layout.encode_broker(self.endpoints, None)
         proof = store_elections.DirectoryProof()
         await store_elections.register(
-            self.store, self.node_id, lambda _: document, proof, [], 10.0, _all_brokers_are_live
+            self.store, self.node_id, lambda _: document, proof, [], 10.0, _no_broker_is_dead
         )
         await self.store.exists(layout.CONTROLLER, _ignore)
         await self._read_brokers()
@@ -326,7 +326,7 @@ class Scene:
         )
 
 
-async def _all_brokers_are_live(_: BrokerInfo) -> bool:
+async def _no_broker_is_dead(_: BrokerInfo) -> bool:
     return False
 
 
@@ -335,7 +335,7 @@ def _ignore(_: WatchEvent) -> None:
 
 
 def tell_image_size() -> None:
-    """What one partition takes in a broker's image."""
+    """The memory that one partition uses in a broker's image."""
     assignment = tuple((at, at + 1, at + 2) for at in range(PER_TOPIC))
     document = layout.TopicDocument(id_from_text("A" * 22), assignment)
     states = [PartitionState(row[0], 3, row, row, 7, (10**9, 10**9, 10**9)) for row in assignment]
@@ -390,7 +390,7 @@ def run_full(brokers: int, partitions: int, seed: int) -> None:
     while TOPIC not in controller.image.topics:
         world.run(world.now + 0.1)
         assert world.now - began < _STEP_S_MAX, "it does not come to pass"
-    # Long enough for all to follow: the first answers of new sessions are not counted.
+    # Wait until all replicas are in sync. The first responses of new sessions are not counted.
     world.run(world.now + 5.0)
     network = cluster.network
     frames, size = network.frames, network.frame_bytes
@@ -420,7 +420,7 @@ def main() -> None:
     run = run_full if args.full else run_thin
     run(args.brokers, args.partitions, args.seed)
     sys.stdout.flush()
-    # Not by way of the collector: it would run the ends of the dead.
+    # Without garbage collection, which would run `finally` blocks of killed processes.
     os._exit(0)
 
 

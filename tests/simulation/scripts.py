@@ -40,7 +40,7 @@ def _pick(cluster: Cluster) -> TopicPartition:
 
 
 def _when(cluster: Cluster, is_so: Callable[[], bool], call: Callable[[], object]) -> None:
-    """Call at the moment when the store has a state, or not at all."""
+    """Call this when the store has the expected state, or never."""
     world, ensemble = cluster.world, cluster.ensemble
     deadline, seen = world.now + WAIT_S, -1
 

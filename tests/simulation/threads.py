@@ -31,7 +31,7 @@ from tests.simulation.world import Process, VirtualLoop, World
 _CLEANER = "cleaner"
 _JOB_S_MAX = 0.02
 _CLEANING_S_MAX = (0.1, 4.0, 6.0)
-"""Of one segment: most are slow, so that the log changes before they are put in place."""
+"""The time to compact one segment. Usually long, so that the log changes before the replacement."""
 
 
 class SimulatedWorker:

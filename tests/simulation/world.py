@@ -1,11 +1,11 @@
-"""Virtual time, and processes that live in it: each has its own event loop.
+"""Virtual time, and simulated processes, each with its own event loop.
 
-One thread runs them all. The world takes the process whose next event is the earliest, and lets
-its loop run once. A process that is paused is passed over; one that is killed never runs again,
-not even the `finally` of its coroutines.
+One thread runs all processes. The world selects the process with the earliest next event, and runs
+its loop once. A paused process is skipped. A killed process never runs again, and neither do the
+`finally` blocks of its coroutines.
 
-1. Time moves only between events, and never back.
-2. Which process goes first among equals follows from the order in which they were made.
+1. Time advances only between events, and never moves back.
+2. Of processes with events at the same time, the one that was created first runs first.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class World:
         self._watches.append(check)
 
     def run(self, until: float, is_done: Callable[[], bool] | None = None) -> None:
-        """Let everything happen up to a moment, or until something is so."""
+        """Run all events up to this time, or until a condition is true."""
         while is_done is None or not is_done():
             chosen: Process | None = None
             when = until

@@ -64,7 +64,7 @@ class Driver:
         self._log.close()
 
     def told(self, fact: str) -> dict[str, Any]:
-        """The next line that tells of this; fails with the program's own words when it ends."""
+        """The next line with this text. If the program ends first, fails with its output."""
         output: IO[bytes] | None = self._process.stdout
         assert output is not None
         for line in output:
@@ -125,7 +125,7 @@ def pack(place: Path) -> Path:
         assert spec.origin is not None
         source = Path(spec.origin).parent
         shutil.copytree(source, env / "lib" / package, ignore=shutil.ignore_patterns("__pycache__"))
-        # The compiled modules of a group share one file beside their package.
+        # The compiled modules of a group share one file next to their package.
         for shared in source.parent.glob("*__mypyc*.so"):
             shutil.copy(shared, env / "lib")
     python = env / "bin" / "python"
@@ -156,7 +156,7 @@ def spark_home(place: Path) -> dict[str, str]:
 
 
 def from_archive(archive: Path) -> dict[str, str]:
-    """Settings with which executors run what is in an archive."""
+    """Settings with which executors run Python from an archive."""
     return {
         "spark.archives": f"{archive}#env",
         "spark.sql.execution.pyspark.python": "./env/bin/python",
@@ -175,7 +175,7 @@ def without(directory: Path) -> list[str]:
 
 @contextmanager
 def standalone(place: Path, hidden_from_worker: Path | None = None) -> Iterator[str]:
-    """A master and a worker from the PySpark package; gives the master's address."""
+    """Start a master and a worker of the PySpark package; yields the master's address."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -219,7 +219,7 @@ def standalone(place: Path, hidden_from_worker: Path | None = None) -> Iterator[
 
 
 def _wait_for(log: Path, words: str) -> str:
-    """What a log says, as soon as it does."""
+    """Wait until a log contains this pattern, and return the match."""
     deadline = time.monotonic() + TIMEOUT_S
     while (found := re.search(words, log.read_text(errors="replace"))) is None:
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-2000:]

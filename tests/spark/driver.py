@@ -32,7 +32,7 @@ def where_workers_run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def count(spark: SparkSession, address: str, topic: str) -> None:
-    """Reads a topic once and says what was in it, and whence the workers took Headrace."""
+    """Read a topic once. Prints its contents, and the path of Headrace in the workers."""
     server = {"kafka.bootstrap.servers": address}
     rows = spark.read.format("headrace").options(**server, subscribe=topic, minPartitions="4")
     counted = rows.load().selectExpr("count(*)", "count(DISTINCT value)").collect()[0]

@@ -112,7 +112,7 @@ class Cluster:
         self.master = wait_for(log, r"Starting Spark master at (spark://\S+)")
 
     def start_worker(self) -> None:
-        """Start a worker and wait until the master knows it."""
+        """Start a worker and wait until it has registered at the master."""
         self._numbers += 1
         options = ["--cores", str(CORES_PER_WORKER), "--memory", "1g"]
         options += ["--work-dir", str(self.work), self.master]
@@ -198,7 +198,7 @@ def running_cluster(place: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def wait_for(log: Path, words: str) -> str:
-    """The group of the first match in a log, as soon as it is there."""
+    """Wait until a log matches, and return the group of the match."""
 
     def text() -> str:
         return log.read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""A compacted log on a simulated disk: what was written to it, and what must be found in it."""
+"""A compacted log on a simulated disk: the written records, and the expected ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ def clean(
     table_bytes_max: int = 1 << 20,
     after_each: Callable[[CleanedSegment], None] = lambda _: None,
 ) -> CleaningOutcome | None:
-    """Clean a log once, as its broker does; None if that came to nothing."""
+    """Compact a log once, like the broker. Returns None if nothing was compacted."""
     try:
         return _clean(log, now_ms, table_bytes_max, after_each)
     except CleaningFailed as error:
@@ -107,7 +107,7 @@ def job_for(log: Log, now_ms: int, table_bytes_max: int = 1 << 20) -> CleaningJo
 
 
 def replace(replacement: Replacement) -> bool:
-    """Both jobs and what is between them; what fails for want of space is undone."""
+    """Run both jobs of a replacement. If one fails on a full disk, undo the replacement."""
     first = replacement.first_job()
     first.run()
     if not replacement.first_done(first):
@@ -244,7 +244,7 @@ class CompactedWorkload:
     # What must be found
 
     def expected(self, end: int, stable: int) -> list[Record]:
-        """What a read_committed consumer gets up to a stable offset, had nothing gone."""
+        """The records that a read_committed consumer would get without compaction."""
         below = [batch for batch in self.history if batch.base_offset < end]
         aborted = replayed(below)[1]
         return committed_of([batch for batch in below if batch.base_offset < stable], aborted)

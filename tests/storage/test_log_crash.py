@@ -160,7 +160,7 @@ def check_producers(workload: Workload, log: Log) -> None:
 
 
 def check_new_writes(workload: Workload, directory: LogDirectory, log: Log) -> None:
-    """The log takes new records, and a clean restart after them changes nothing."""
+    """The log accepts new records, and a clean restart after them changes nothing."""
     end = int(log.log_end_offset)
     assert append(log, "after", epoch=9, now_ms=workload.clock.now_ms) == end
     work(log)

@@ -46,7 +46,7 @@ def producers_of(log: Log) -> dict[int, ProducerState]:
 
 
 def check_known_producers(log: Log, history: History) -> None:
-    """Each state of a producer, exact or not, comes from batches that the log was given."""
+    """Each state of a producer, exact or not, comes from batches that were appended to the log."""
     known = {
         (e.producer[0], e.producer[1], e.producer[2] + e.last - e.base, e.last)
         for e in history.entries

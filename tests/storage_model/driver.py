@@ -134,9 +134,9 @@ class Driver:
         self.files.open_max, self.files.capacity = limits
 
     def check_failures(self) -> None:
-        """After a failed sync of a log file the log takes nothing more."""
+        """After a failed sync of a log file, the log rejects appends."""
         if self._has_run and self.pending is not None:
-            # The log learns of it when the job is reported as done.
+            # The log notices it when the job is reported as done.
             return
         failed = self.files.failed[self.failures_seen :]
         self.failures_seen = len(self.files.failed)
@@ -145,7 +145,7 @@ class Driver:
             require(self.log.is_offline, "sync", f"the log is online after {failed}")
 
     def observe(self) -> None:
-        """Note what the log says of itself: it must never say less later."""
+        """Record the offsets that the log returns: they must never decrease later."""
         log, history = self.log, self.history
         history.synced = max(history.synced, int(log.durable.synced_offset))
         history.target = max(history.target, int(log.durable.target_start_offset))
@@ -153,7 +153,7 @@ class Driver:
         require(start >= history.start, "start", f"it went from {history.start} to {start}")
         require(start <= history.target, "start", f"{start} is beyond {history.target}")
         history.start = start
-        # Without room for a snapshot, retention on a full disk costs the producers' sequences.
+        # On a full disk, retention deletes segments without a snapshot, so sequences are lost.
         history.is_full |= log.durable.job_errno in FULL
 
     # Jobs

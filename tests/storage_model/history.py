@@ -47,11 +47,11 @@ class Cut(NamedTuple):
     is_full: bool = False
     """Whether it was to remove everything, also the producers."""
     is_exact: bool = True
-    """Whether the log can tell the producers' exact states at this offset."""
+    """Whether the log has the exact states of producers at this offset."""
 
 
 class Broken(AssertionError):
-    """The log contradicts the model. `kind` says in which respect."""
+    """The log contradicts the model. `kind` names the contradiction."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -173,7 +173,7 @@ class History:
         self.floor = offset
         self.floor_table = table
 
-    # What must hold
+    # Invariants
 
     def needed(self, below: int) -> list[Entry]:
         """The batches that must be in the log if it keeps everything below an offset."""

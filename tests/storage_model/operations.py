@@ -1,4 +1,4 @@
-"""The operations of a trace: the requests that a broker makes of its log, and the faults.
+"""The operations of a trace: calls of a broker to its log, and faults.
 
 Every operation takes two numbers and interprets them by the state of the log, so any part of a
 trace is a trace. An operation that is not possible at the moment does nothing.
@@ -272,7 +272,7 @@ class Operations(Driver):
         if is_full:
             starts = (target,)
         elif target <= log.segments.base_offsets[0] or history.kept_end(low) <= history.start:
-            # No record is left. A batch is cut whole, also if the log starts inside of it.
+            # No record is left. A batch is removed completely, also if the log starts inside it.
             starts = (target, low, history.start)
         history.cut = Cut(low, starts, is_full, is_exact)
         self.counts.truncations += 1
@@ -322,7 +322,7 @@ class Operations(Driver):
         require(may_fail, "truncation", f"it fails a second time: {error!r}")
 
     def _cut_offset(self, target: int) -> int:
-        """A batch is cut whole."""
+        """A batch is removed completely."""
         for entry in self.history.entries:
             if entry.base < target <= entry.last:
                 return entry.base

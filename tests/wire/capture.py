@@ -1,10 +1,10 @@
-"""Records what real clients and a broker say to each other, into frames/. Run by hand:
+"""Records the requests and responses of real clients and a broker into frames/. Run by hand:
 
     python -m tests.wire.capture [aiokafka] [kafka_python] [librdkafka] [java]
 
-The broker advertises the port of a proxy that hands everything on and keeps a copy. What is said
-holds nothing but the data of the scenario below. The Java client plays that of tests/java, of
-which only a little is kept.
+The broker advertises the port of a proxy that forwards and records all bytes. They contain only the
+data of the scenario below. The Java client runs the scenario of tests/java, of which only a part is
+kept.
 """
 
 import socket
@@ -37,7 +37,7 @@ FRAMES_OF_A_KIND_MAX = 4
 
 
 class Tee:
-    """A proxy in front of one port that remembers every byte and when it came."""
+    """A proxy for one port that records every byte and its time."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

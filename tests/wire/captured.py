@@ -15,11 +15,11 @@ CLIENTS = (*WHOLE, "java")
 
 
 class Captured(NamedTuple):
-    """A request and its answer, without their lengths."""
+    """A request and its response, without length prefixes."""
 
     request: bytes
     response: bytes | None
-    """None where there was none: acks=0, or the client left before it came."""
+    """None without a response: with acks=0, or if the client disconnected before it."""
 
     @property
     def api_key(self) -> int:

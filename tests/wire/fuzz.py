@@ -36,7 +36,7 @@ _QUESTION = framed(header(API_VERSIONS, 0, correlation_id=_MARK))
 
 
 class Hang(AssertionError):
-    """A frame was neither answered nor was its connection closed."""
+    """A frame got no response, and its connection was not closed."""
 
 
 class Fuzzer:
@@ -108,7 +108,7 @@ def fuzz(seed: int, frames: int, *, shows_progress: bool = False) -> Counter[str
     try:
         watched.begin()
         for _ in range(200):
-            fuzzer.step()  # So that what is loaded at first use is loaded.
+            fuzzer.step()  # Use the broker once, so that all modules are loaded.
         before = watched.watch_peak()
         began = time.monotonic()
         for number in range(frames):

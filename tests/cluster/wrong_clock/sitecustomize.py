@@ -1,6 +1,6 @@
-"""Python imports this at its start where it is on the path: the wall clock is off, by a file.
+"""Shifts the wall clock of a process. Python imports this module at its start if it is on the path.
 
-The file says by how many seconds, and may be written again at any time. Intervals stay true.
+A file contains the shift in seconds, and can change at any time. Intervals stay correct.
 """
 
 import os

@@ -226,7 +226,7 @@ class Program:
         self.world.until(owns, limit_ms)
 
     def pass_ms(self, duration_ms: float, step_ms: float = 100) -> None:
-        """Let time pass in which the program asks for nothing."""
+        """Advance the time while the program does not poll."""
         end_ms = self.world.now_ms + duration_ms
         while self.world.now_ms < end_ms:
             self.world.pass_ms(step_ms)

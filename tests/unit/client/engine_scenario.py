@@ -1,4 +1,4 @@
-"""A client's engine under a virtual clock, with brokers that answer as a test tells them to."""
+"""The engine of a client under a virtual clock, with brokers whose responses a test defines."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ TOPIC_ID = UUID(int=7)
 
 
 class Drop(Exception):
-    """Raised by an answer: the broker closes the connection instead."""
+    """Raised instead of a response: the broker closes the connection."""
 
 
 class Silence(Exception):
-    """Raised by an answer: the broker never answers, this request or a later one."""
+    """Raised instead of a response: the broker never responds to this and later requests."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass
 class World:
-    """Brokers 1, 2, ... at b1:9092, b2:9092, ...; tests say what each API answers."""
+    """Brokers 1, 2, ... at b1:9092, b2:9092, ... Tests define the responses of each API."""
 
     brokers: int = 1
     bootstrap: str = "b1:9092"

@@ -116,7 +116,7 @@ class Cluster:
         return member
 
     async def kill(self, node_id: int) -> int:
-        """End a process: its session goes, its task runs no more. Returns its last epoch."""
+        """End a process: its session expires and its task stops. Returns its last epoch."""
         member = self.members.pop(node_id)
         await member.vanish()
         self.network.stop(member.port)
@@ -124,7 +124,7 @@ class Cluster:
         return member.controller.last_epoch
 
     async def crash(self, node_id: int) -> EmbeddedStore:
-        """Kill a process whose session lives on. Returns that session."""
+        """Kill a process whose session does not expire yet. Returns that session."""
         member = self.members.pop(node_id)
         member.store.faults.suspend()
         await member.vanish()

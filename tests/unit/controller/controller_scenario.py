@@ -97,7 +97,7 @@ class Broker:
         await other.start(())
         found = dict(other.image.topics)
         await other.stop()
-        # Otherwise it might be given partitions.
+        # Otherwise, it might get partitions.
         await until(lambda: list(self.controller.image.brokers) == [self.node_id])
         return found
 

@@ -15,7 +15,7 @@ from headrace.wire.header import read_header
 
 
 class MemoryNetwork:
-    """Brokers by their internal port. What is in `refused` and `silent` are (from, to) pairs."""
+    """Brokers by their internal port. `refused` and `silent` contain (from, to) pairs."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, BrokerContext] = {}

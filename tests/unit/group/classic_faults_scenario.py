@@ -1,10 +1,10 @@
 """Clients of the classic protocol in a schedule of faults (faults_scenario.py).
 
-They behave as real ones do: they join with the id they are given, the leader assigns, owners
-commit, everyone sends heartbeats.
+They behave like real clients: they join with the returned id, the leader assigns partitions, owners
+commit, and all members send heartbeats.
 
-What is held at every step: a partition has one owner in a generation, only owners of the present
-one commit, and no rebalance hangs.
+Checked at every step: a partition has one owner in a generation, only owners of the current
+generation commit, and each rebalance completes.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class World(Schedule[Client]):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.owners: dict[tuple[int, Place], str] = {}
-        """Who was given a partition in a generation."""
+        """The member that got a partition in a generation."""
         self.rebalances = 0
         self.phase = ("Empty", 0)
         self.ids = 0
@@ -92,7 +92,7 @@ class World(Schedule[Client]):
         assert isinstance(group, ClassicGroup)
         assert group.generation == client.epoch, "a commit of an old generation"
 
-    # What clients hear
+    # Responses to clients
 
     def hear(self, client: Client, reply: Answer) -> None:
         if isinstance(reply, JoinReply):

@@ -36,7 +36,7 @@ class Table:
     limits: ClassicLimits = field(default_factory=ClassicLimits)
     ms: int = 1_000
     broken: ErrorCode | None = None
-    """What the log says to an append, if it takes none."""
+    """The error of the log for appends, if it rejects them."""
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     replies: dict[int, Reply] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
@@ -91,13 +91,13 @@ class Table:
         return replace(request, **changes)  # type: ignore[arg-type]
 
     def ask_to_join(self, name: str, **changes: object) -> int:
-        """One JoinGroup request; the ticket under which its answer comes."""
+        """Send one JoinGroup request. Returns the ticket of its response."""
         ticket = self.ticket()
         self.carry_out(self.group.join(self.request(name, **changes), ticket, self.now))
         return ticket
 
     def join(self, name: str, **changes: object) -> int:
-        """Join as clients do: with the id that the first answer brings."""
+        """Join like a client: with the id of the first response."""
         ticket = self.ask_to_join(name, **changes)
         answer = self.replies.get(ticket)
         if answer is not None and answer.error is ErrorCode.MEMBER_ID_REQUIRED:
@@ -112,7 +112,7 @@ class Table:
         return reply
 
     def heard(self, name: str, ticket: int) -> JoinReply:
-        """The answer to a join, whose id the member takes as its own."""
+        """The response to a join. The member keeps its id."""
         reply = self.joined(ticket)
         self.ids[name] = reply.member_id
         return reply
@@ -165,7 +165,7 @@ class Table:
         return generation
 
     def restarted(self) -> "Table":
-        """The same group in another coordinator, which knows only the log."""
+        """The same group in another coordinator, which has loaded the log."""
         table = Table(self.limits, self.ms, log=self.log, ids=dict(self.ids))
         table._tickets, table._ids = self._tickets, self._ids
         for raw_key, raw_value in self.log:

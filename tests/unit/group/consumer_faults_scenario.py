@@ -63,7 +63,7 @@ class Client(faults_scenario.Client):
     """Told to give up, and not done with it yet."""
     must_join: bool = True
     is_unsure: bool = False
-    """An answer was lost, so that the next request says everything."""
+    """A response was lost, so the next request contains all fields."""
     lives: int = 0
     topics_seen: int = 0
     """What it knew of the topics when it last joined: leaders of classic groups watch them."""
@@ -73,7 +73,7 @@ class World(Schedule[Client]):
     HEALING_MS = 3 * REBALANCE_MS + 4 * SESSION_MS + 60_000
 
     def __init__(self, seed: int, classic_share: float) -> None:
-        """`classic_share` of the clients speak the classic protocol, in each of their lives."""
+        """A share of the clients, `classic_share`, uses the classic protocol after each start."""
         self.classic_share = classic_share
         self.image = ClusterImage("c")
         self.topics = Topics(self.image)
@@ -144,7 +144,7 @@ class World(Schedule[Client]):
                 owner = group.owners.get(topic_id, {}).get(index)
                 assert owner == client.member_id, "a commit of somebody else's partition"
 
-    # What clients hear
+    # Responses to clients
 
     def hear(self, client: Client, reply: Answer) -> None:
         if isinstance(reply, ConsumerHeartbeatReply):

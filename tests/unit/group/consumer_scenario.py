@@ -154,7 +154,7 @@ class Table:
         self.ms = end
 
     def restarted(self) -> None:
-        """The same group in another coordinator, which knows only the log."""
+        """The same group in another coordinator, which has loaded the log."""
         self.shard = self._shard()
         replay(self.log, self.shard)
         group = self.shard.find(GROUP)
@@ -170,7 +170,7 @@ class Table:
         return reply
 
     def beat(self, name: str, **changes: object) -> ConsumerHeartbeatReply:
-        """One heartbeat of a member that tells what it has, and takes what it hears."""
+        """Send one heartbeat with the owned partitions, and apply the returned assignment."""
         epoch = changes.pop("epoch", self.epochs.get(name, 0))
         owned = changes.pop("owned", self.owned.get(name, NOTHING))
         request = ConsumerHeartbeat(name, epoch, name, "/h", owned=owned, **changes)  # type: ignore[arg-type]

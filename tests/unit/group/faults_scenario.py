@@ -1,13 +1,13 @@
-"""One group under one seeded clock: a coordinator, its log, and clients that faults happen to.
+"""One group under one seeded clock: a coordinator, its log, and clients with random faults.
 
-The coordinator is a shard of pure machines; the log below it has a committed part and a tail that
-a failover may take away. The schedule kills, pauses and cuts clients off, loses answers, and moves
-the coordinator. What clients ask for and how they take an answer is a world's own:
-classic_faults_scenario.py has the classic protocol, consumer_faults_scenario.py both.
+The coordinator is a shard of pure machines. Its log has committed records, and later ones that a
+failover can remove. The schedule kills, pauses and disconnects clients, loses responses, and moves
+the coordinator. Subclasses define the requests of clients and the reactions to responses:
+classic_faults_scenario.py for the classic protocol, consumer_faults_scenario.py for both.
 
-What is held in every world: a request has one answer, and when faults have ended it comes; timers
-do not spin; a commit that was acknowledged is there after every failover; a decision changes the
-stored state of a classic group only through its records.
+Checked in all of them: each request gets one response, at the latest when faults have ended; timers
+cause no endless loop; an acknowledged commit survives every failover; a decision changes the stored
+state of a classic group only through its records.
 """
 
 import random
@@ -52,7 +52,7 @@ class Client:
     """Or generation."""
     owned: frozenset[Place] = frozenset()
     waits_for: int | None = None
-    """The ticket of a request without an answer."""
+    """The ticket of a request without a response."""
     asked_ms: int = 0
     alive: bool = True
     paused_until_ms: int = 0
@@ -96,7 +96,7 @@ class Schedule(Generic[C]):
         self.acked: dict[Place, int] = {}
         """The last commit that was acknowledged."""
 
-    # What a world says
+    # Methods of subclasses
 
     def new_shard(self) -> Shard:
         raise NotImplementedError
@@ -106,19 +106,19 @@ class Schedule(Generic[C]):
         raise NotImplementedError
 
     def begin(self, client: C) -> None:
-        """A new process in place of one that died."""
+        """A new process that replaces a killed one."""
         raise NotImplementedError
 
     def reset(self, client: C) -> None:
-        """It is no member, and knows it."""
+        """The client is not a member, and knows this."""
         raise NotImplementedError
 
     def act(self, client: C) -> None:
-        """What a client does when its time comes, and it waits for no answer."""
+        """The action of a client when its timer fires and it waits for no response."""
         raise NotImplementedError
 
     def patience_ms(self, client: C) -> int:
-        """How long it waits for an answer."""
+        """The time that it waits for a response."""
         raise NotImplementedError
 
     def hear(self, client: C, reply: Answer) -> None:
@@ -131,7 +131,7 @@ class Schedule(Generic[C]):
         """Look at the group after each change of it."""
 
     def check_commit(self, client: C) -> None:
-        """Look at a commit that the group takes for its member's."""
+        """Check a commit that the group accepts as one of a member."""
 
     def change_topics(self) -> None:
         """Let a topic grow, in worlds where topics do."""
@@ -157,14 +157,14 @@ class Schedule(Generic[C]):
         return True
 
     def check_stored(self) -> None:
-        """A stable classic group is what the log says, also between a decision and its append."""
+        """A stable classic group equals its record, also between a decision and its append."""
         group, stored = self.shard.find(GROUP), self.stored.find(GROUP)
         if isinstance(group, ClassicGroup) and group.state is State.STABLE:
             assert isinstance(stored, ClassicGroup), "a generation without a record"
             assert generation_of(group) == generation_of(stored), "a change without a record"
 
     def check_not_empty_before(self, records: list[GroupRecord]) -> None:
-        """A classic group with members is empty only after the record that says so."""
+        """A classic group becomes empty only after the record of an empty generation."""
         group, stored = self.shard.find(GROUP), self.stored.find(GROUP)
         is_emptied = any(
             isinstance(value, GroupValue) and not value.members for _, value in records
@@ -236,7 +236,7 @@ class Schedule(Generic[C]):
             (fetched,) = self.shard.offsets.fetch(GROUP, topic, [index], False)
             assert fetched.offset >= number, "an acknowledged commit is gone"
 
-    # Questions and answers
+    # Requests and responses
 
     def ask(self, client: C) -> int:
         self.tickets += 1
@@ -327,7 +327,7 @@ class Schedule(Generic[C]):
             self.step()
 
     def heal(self) -> None:
-        """End all faults, and let all but the first client live; progress is due."""
+        """End all faults, with all clients running except the first. Requests must then succeed."""
         self.faults = False
         self.healed_ms = self.ms
         for client in self.clients:

@@ -107,7 +107,7 @@ def codes(request: CommitRequest) -> list[int]:
 
 
 def answer_to(request: CommitRequest) -> int:
-    """To a commit of one partition; raises what is wrong."""
+    """Returns for a commit of one partition, or raises its error."""
     (code,) = codes(request)
     if code != ErrorCode.NONE:
         raise ApiError(ErrorCode(code))
@@ -124,7 +124,7 @@ def never(requests: list[CommitRequest]) -> None:
 
 
 class NoTimers:
-    """For coordinators that are asked without a running loop."""
+    """Timers for coordinators without a running event loop."""
 
     def __call__(self, delay: float, callback: Callable[[], None]) -> Cancellable:
         return self
@@ -148,7 +148,7 @@ def groups_over(
     is_time_trusted: Callable[[], bool] = lambda: True,
     hold: WaitForElection = lambda _partitions, _names: None,
 ) -> GroupService:
-    """A coordinator of one shard; without timers, unless it is given some."""
+    """A coordinator of one shard, by default without timers."""
 
     async def make_topic(
         name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]

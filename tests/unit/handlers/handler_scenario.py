@@ -1,4 +1,4 @@
-"""A broker without disk, store or sockets, and a client that asks it through the real codec."""
+"""A broker without disk, store or sockets, and a client that uses the real codec."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""A log as a list of batches, cleaned in memory: what tests of the cleaner's decisions speak."""
+"""A log as a list of batches that is compacted in memory, for tests of the cleaner's decisions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -147,7 +147,7 @@ class SmallLog:
         return [int(batch.base_offset) for batch in self.batches if batch.is_control()]
 
     def committed(self) -> list[Record]:
-        """What a read_committed consumer makes of it, told of the aborted transactions."""
+        """The records of a read_committed consumer that has the list of aborted transactions."""
         return committed_of(self.batches, self.aborted)
 
 

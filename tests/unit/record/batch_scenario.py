@@ -1,4 +1,4 @@
-"""Batches for the tests of the record room: sound ones, and the ways to spoil them."""
+"""Batches for the tests of the package `record`: valid ones, and ways to damage them."""
 
 import struct
 from collections.abc import Sequence

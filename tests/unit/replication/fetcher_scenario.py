@@ -62,7 +62,7 @@ class Scene:
 
 
 def answer(error: int = 0, session_id: int = 1, **part: object) -> bytes:
-    """A leader's answer about partition 0, made up."""
+    """An invented response of a leader for partition 0."""
     slot = {"partition_index": 0, "high_watermark": 0, "log_start_offset": 0} | part
     topics = [{"topic_id": TOPIC_ID, "partitions": [slot]}] if part else []
     reply = {"error_code": error, "session_id": session_id, "responses": topics}

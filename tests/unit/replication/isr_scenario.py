@@ -60,7 +60,7 @@ class World:
         self.node.append(*values)
 
     def fetched(self, node_id: int, offset: int) -> None:
-        """A follower asks for what follows an offset."""
+        """A follower fetches from an offset."""
         partition = self.partition
         end_offset = partition.log.written_end_offset
         now_ms = int(self.clock.monotonic() * 1000)
@@ -119,7 +119,7 @@ class World:
 
 
 def granted(message: dict[str, Any]) -> dict[str, Any]:
-    """What a controller answers that takes everything as it is asked."""
+    """The response of a controller that grants every request."""
     return {
         "error_code": 0,
         "topics": [

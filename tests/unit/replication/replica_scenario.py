@@ -1,6 +1,6 @@
-"""Brokers without sockets: their real logs, partitions, leaders' handler and follower machines.
+"""Brokers without sockets: real logs, partitions, leader sessions and fetchers.
 
-Time stands still until a test moves it, and nothing is sent until a test says so.
+Time advances and messages are sent only when a test requests it.
 """
 
 from collections.abc import Callable
@@ -114,7 +114,7 @@ class Node:
         return found
 
     def append(self, *values: str, index: int = 0) -> None:
-        """Write one batch as the partition's leader, and tell its followers."""
+        """Write one batch as the partition's leader, and wake its followers."""
         partition = self.partition(index)
         self.appends.update_time()
         partition.stage(batch(*values), self.clock.wall_ms())
@@ -169,7 +169,7 @@ class Wire:
         return True
 
     def receive(self) -> bool:
-        """Take in the oldest answer, if there is one."""
+        """Process the oldest response, if any."""
         frame = self.answer()
         if frame is None:
             return False
@@ -178,7 +178,7 @@ class Wire:
         return True
 
     def answer(self) -> bytes | None:
-        """The oldest answer, without its length, if there is one."""
+        """The oldest response without its length prefix, if any."""
         if not self.peer.exchanges or self.peer.exchanges[0].pieces is None:
             return None
         pieces = self.peer.exchanges.popleft().pieces
@@ -200,7 +200,7 @@ class Wire:
             partition.listeners.when_job_done(partial(machine.resume, partition))
 
     def run(self) -> int:
-        """Ask and receive until the leader has nothing more to say; returns how many rounds."""
+        """Fetch until the leader returns no more records. Returns the number of requests."""
         rounds = 0
         while self.ask() | self.receive() | self._work():
             rounds += 1
@@ -279,7 +279,7 @@ def elect(
 
 
 def log_bytes(log: Log) -> bytes:
-    """All that the log's files hold, from its first segment on."""
+    """The bytes of all files of the log, from its first segment."""
     return b"".join(
         segment.open().files.read_file(segment.stem + ".log") for segment in log.segments.all
     )
