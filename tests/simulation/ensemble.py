@@ -219,7 +219,7 @@ class SimulatedStore:
             ensemble.sessions[self.session_id].heard_at = now
 
     def suspend(self) -> None:
-        """The connection broke. Requests in flight have an unknown outcome, and watches are lost."""
+        """The connection broke: requests in flight have an unknown outcome, watches are lost."""
         if self._state is SessionState.CONNECTED:
             self._break()
             self._session.data_watches.clear()
