@@ -192,3 +192,51 @@ def test_members_of_the_consumer_protocol_can_be_removed(
     body = {"group_ids": [new_topic], "include_authorized_operations": False}
     (group,) = connection.ask(CONSUMER_GROUP_DESCRIBE, 1, body)["groups"]
     assert (group["group_state"], group["members"]) == ("Empty", [])
+
+
+def test_a_commit_can_have_the_epoch_in_which_its_partition_was_assigned(
+    connection: RawConnection, new_topic: str
+) -> None:
+    later_topic = f"{new_topic}-later"
+    for topic in (new_topic, later_topic):
+        create_topic(connection, topic)
+    wait_for_coordinator(connection, new_topic)
+    joined = connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, joining_member(new_topic))
+    member_id, first_epoch = joined["member_id"], joined["member_epoch"]
+    epoch = first_epoch
+
+    def has_both_topics() -> bool:
+        nonlocal epoch
+        beat = {
+            **joining_member(new_topic),
+            "member_id": member_id,
+            "member_epoch": epoch,
+            "subscribed_topic_names": [new_topic, later_topic],
+        }
+        reply = connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, beat)
+        assert reply["error_code"] == 0
+        epoch = reply["member_epoch"]
+        assignment = reply["assignment"]
+        return assignment is not None and len(assignment["topic_partitions"]) == 2
+
+    eventually("an assignment with both topics", has_both_topics)
+    assert epoch > first_epoch
+
+    def commit(*topics: str, member_epoch: int) -> list[int]:
+        partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+        body = {
+            "group_id": new_topic,
+            "generation_id_or_member_epoch": member_epoch,
+            "member_id": member_id,
+            "group_instance_id": None,
+            "topics": [{"name": name, "partitions": [partition]} for name in topics],
+        }
+        found = connection.ask(OFFSET_COMMIT, 9, body)["topics"]
+        return [part["error_code"] for topic in found for part in topic["partitions"]]
+
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(new_topic, member_epoch=first_epoch) == [0]
+    assert commit(later_topic, member_epoch=first_epoch) == [stale]
+    assert commit(new_topic, later_topic, member_epoch=first_epoch) == [stale, stale]
+    assert commit(new_topic, later_topic, member_epoch=epoch) == [0, 0]
+    assert commit(new_topic, member_epoch=first_epoch - 1) == [stale]

@@ -285,7 +285,10 @@ class Shard:
                 group, request.member_id
             ):
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-            group.check_commit(request.member_id, request.instance_id, request.generation, now)
+            if isinstance(group, ConsumerGroup):
+                group.check_commit(request.member_id, request.generation, _committed(request))
+            else:
+                group.check_commit(request.member_id, request.instance_id, request.generation, now)
         elif request.generation >= 0:
             is_known_code = request.version >= _MEMBER_EPOCHS_SINCE
             raise ApiError(
@@ -370,3 +373,11 @@ def _offset_key(raw: bytes) -> OffsetKey:
     key = decode_key(raw)
     assert isinstance(key, OffsetKey)
     return key
+
+
+def _committed(request: CommitRequest) -> Iterator[tuple[str, int]]:
+    """The partitions of a commit that exist, by topic name."""
+    for topic in request.topics:
+        for part in topic.partitions:
+            if part.code == 0:
+                yield topic.name, int(part.partition)

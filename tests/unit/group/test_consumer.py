@@ -277,7 +277,7 @@ def test_a_failed_append_changes_nothing() -> None:
 def test_commits_need_the_member_s_own_epoch() -> None:
     table = Table()
     table.join("a")
-    table.group.check_commit("a", None, 1, table.now)
+    table.group.check_commit("a", 1, [("t", 0)])
     for member_id, epoch, code in (
         ("a", 0, ErrorCode.STALE_MEMBER_EPOCH),
         ("a", 2, ErrorCode.STALE_MEMBER_EPOCH),
@@ -285,10 +285,28 @@ def test_commits_need_the_member_s_own_epoch() -> None:
         ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
     ):
         with pytest.raises(ApiError) as refused:
-            table.group.check_commit(member_id, None, epoch, table.now)
+            table.group.check_commit(member_id, epoch, [("t", 0)])
         assert refused.value.code is code
     table.leave("a")
-    table.group.check_commit("", None, -1, table.now)
+    table.group.check_commit("", -1, [("t", 0)])
+
+
+def test_commits_can_have_the_epoch_in_which_the_partition_was_assigned() -> None:
+    table = Table()
+    for name in ("a", "b"):
+        table.join(name)
+    table.settle("a", "b")
+    assert (table.epochs["a"], table.indexes("a")) == (2, [0, 1])
+    table.group.check_commit("a", 1, [("t", 0), ("t", 1)])
+    table.leave("b")
+    table.settle("a")
+    assert (table.epochs["a"], table.indexes("a")) == (3, [0, 1, 2, 3])
+    table.group.check_commit("a", 1, [("t", 0), ("t", 1)])
+    table.group.check_commit("a", 3, [("t", 0), ("t", 2)])
+    for epoch, partition in ((1, 2), (2, 2), (0, 0), (4, 0)):
+        with pytest.raises(ApiError) as refused:
+            table.group.check_commit("a", epoch, [("t", 0), ("t", partition)])
+        assert refused.value.code is ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_offset_fetch_without_a_member_id_is_allowed() -> None:

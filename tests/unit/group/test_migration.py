@@ -202,7 +202,7 @@ def test_classic_members_are_checked_for_epoch_and_protocol() -> None:
     assert group.heartbeat("n", None, 1, now) is ErrorCode.UNKNOWN_MEMBER_ID
     assert table.sync("c", generation - 1).error is ErrorCode.ILLEGAL_GENERATION
     with pytest.raises(ApiError) as refused:
-        group.check_commit("c", None, generation + 1, now)
+        group.check_commit("c", generation + 1, [("t", 0)])
     assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
     for changes, code in (
         ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),

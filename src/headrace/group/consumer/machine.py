@@ -11,6 +11,8 @@ M3  a member is removed, and the group's epoch grows, if it sends no heartbeat f
 M4  `alarm_ms` is not later than the earliest deadline
 """
 
+from collections.abc import Iterable
+
 from headrace.coordinator.shard import NEVER, Moment
 from headrace.group.assignment import Assignment, is_within
 from headrace.group.consumer.conversion import classic_records
@@ -355,11 +357,21 @@ class ConsumerCore(ConsumerState):
     # Commits
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now: Moment
+        self, member_id: str, generation: int, partitions: Iterable[tuple[str, int]]
     ) -> None:
-        """Reject offsets of other clients and of old epochs."""
+        """Reject offsets of other clients and of old epochs.
+
+        A member can commit with an older epoch if it has had the partitions since then (KIP-1251).
+        """
         if generation < 0 and not self.members:
             return  # An administrator, or a consumer that assigns partitions to itself.
+        epoch = self.current_of(member_id).member_epoch
+        since = self.assigned_since.get(member_id, {})
+        if 0 <= generation < epoch and all(
+            since.get(self.topics.id_of(name), {}).get(index, epoch) <= generation
+            for name, index in partitions
+        ):
+            return
         self._check_generation(member_id, generation)
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:

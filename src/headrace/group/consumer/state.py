@@ -1,7 +1,8 @@
 """The state of one consumer group (KIP-848): epochs, members, assignments. Pure.
 
-All of it is stored. `apply` is the only method that changes it; it accepts records in any order, if
-the last one of each key is last. consumer/machine.py contains the decisions.
+All of it is stored, except `assigned_since`. `apply` is the only method that changes it; it accepts
+records in any order, if the last one of each key is last. consumer/machine.py contains the
+decisions.
 
 K1  `owners` contains a partition once: with the member that got it and has not revoked it
 K2  an instance name belongs to at most one member
@@ -60,6 +61,11 @@ class ConsumerState:
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, RegexValue] = {}
         self.owners: dict[UUID, dict[int, str]] = {}
+        self.assigned_since: dict[str, dict[UUID | None, dict[int, int]]] = {}
+        """The epoch in which a member got each of its partitions.
+
+        After a restart, it is the epoch of the member's last record, which can be later.
+        """
         self.by_instance: dict[str, str] = {}
         self.metadata_bytes = 0
         self.is_durable = False
@@ -74,6 +80,7 @@ class ConsumerState:
         other.members, other.current = dict(self.members), dict(self.current)
         other.targets, other.regexes = dict(self.targets), dict(self.regexes)
         other.owners = {topic_id: dict(held) for topic_id, held in self.owners.items()}
+        other.assigned_since = dict(self.assigned_since)
         other.by_instance = dict(self.by_instance)
         other.metadata_bytes = self.metadata_bytes
         other.is_durable = self.is_durable
@@ -127,6 +134,7 @@ class ConsumerState:
 
     def _apply_current(self, member_id: str, value: CurrentValue | None) -> None:
         before = self.current.pop(member_id, NEW)
+        since = self.assigned_since.pop(member_id, {})
         for held in (before.assigned, before.revoking):
             for topic_id, indexes in held.items():
                 owners = self.owners.get(topic_id, {})
@@ -137,8 +145,13 @@ class ConsumerState:
                     self.owners.pop(topic_id, None)
         if value is not None:
             self.current[member_id] = value
+            epochs = self.assigned_since.setdefault(member_id, {})
             for held in (value.assigned, value.revoking):
                 for topic_id, indexes in held.items():
+                    known = since.get(topic_id, {})
+                    epochs.setdefault(topic_id, {}).update(
+                        {index: known.get(index, value.member_epoch) for index in indexes}
+                    )
                     self.owners.setdefault(topic_id, {}).update(dict.fromkeys(indexes, member_id))
 
     def tombstones(self) -> list[GroupRecord]:
