@@ -122,6 +122,19 @@ def test_limits_of_every_kind_of_entity_are_set_described_and_removed(tmp_path: 
     run(tmp_path, scene)
 
 
+def test_response_to_a_change_lists_the_client_id_first(tmp_path: Path) -> None:
+    async def scene(ask: Ask, controller: Controller) -> None:
+        change = entry({USER: None, CLIENT_ID: "app"}, producer_byte_rate=5.0)
+        body = {"entries": [change], "validate_only": False}
+        reply = await ask(ALTER_CLIENT_QUOTAS, 1, body)
+        assert reply["entries"][0]["entity"] == [
+            {"entity_type": CLIENT_ID, "entity_name": "app"},
+            {"entity_type": USER, "entity_name": None},
+        ]
+
+    run(tmp_path, scene)
+
+
 def test_credentials_and_quotas_of_a_user_do_not_replace_each_other(tmp_path: Path) -> None:
     async def scene(ask: Ask, controller: Controller) -> None:
         assert await alter(ask, entry({USER: "bob"}, request_percentage=12.5)) == [(0, "")]

@@ -1,6 +1,7 @@
 """AlterClientQuotas, versions 0 and 1: set and remove quotas of users, client ids and IP addresses.
 
 - Each entity has its own result. An entity that occurs twice is rejected and not changed.
+- In the response, the client id of an entity precedes its user, as in Kafka.
 - Limits are per broker. All brokers apply a change immediately.
 - Besides Kafka's kinds of limits: producer_record_rate and consumer_record_rate, in records per
   second.
@@ -30,8 +31,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         names = _names(entry)
         if names in results:
             continue
-        entity = [{"entity_type": type_, "entity_name": name} for type_, name in names]
-        results[names] = {"entity": entity, "error_message": None}
+        results[names] = {"entity": _entity(names), "error_message": None}
         try:
             if names in twice:
                 raise ApiError(
@@ -47,7 +47,9 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
 
 def refuse(request: Message, error: ApiError) -> Message:
     return {
-        "entries": [{"entity": entry["entity"], **failure(error)} for entry in request["entries"]]
+        "entries": [
+            {"entity": _entity(_names(entry)), **failure(error)} for entry in request["entries"]
+        ]
     }
 
 
@@ -91,6 +93,10 @@ def _names(entry: Message) -> _Names:
     As in Kafka, the last name of a type applies.
     """
     return entity_of({each["entity_type"]: each["entity_name"] for each in entry["entity"]})
+
+
+def _entity(names: _Names) -> list[Message]:
+    return [{"entity_type": type_, "entity_name": name} for type_, name in names]
 
 
 def _text(names: _Names) -> str:
