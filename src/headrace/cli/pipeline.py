@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -276,11 +276,17 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
         for_server |= _pack(args, project, for_server, show.say)
         show.say(f"Connecting to {remote}" if remote else "Starting Spark")
         with _server(args, project, for_server) as server:
+            from headrace.pipelines.remote import end_former_session, recorded_session
             from headrace.pipelines.running import RunFailed, Runner, session
 
+            own = server.mark is not None
+            if not own:
+                end_former_session(project, server.address)
             try:
-                own = server.mark is not None
-                with session(server.address, configuration, is_own_server=own) as spark:
+                with (
+                    session(server.address, configuration, is_own_server=own) as spark,
+                    nullcontext() if own else recorded_session(project, server.address, spark),
+                ):
                     show.say("Loading the definitions")
                     yield Runner(project, spark, configuration, server, show)
             except RunFailed as failure:

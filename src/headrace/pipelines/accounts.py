@@ -5,27 +5,35 @@ Owns the listing of a run's tables before and after it, and the undoing of flows
 1. A flow whose rows are not in its table has failed, and so has every flow that reads them.
 2. Checkpoints of such flows are reset to the state before the run, if this process can reach
    them. Otherwise the next run refuses to start.
+3. No flow starts if its checkpoint and its table are not of the same micro-batch. Spark skips each
+   micro-batch whose number the table has, and never repeats one that the checkpoint has.
 """
 
 from collections.abc import Collection
 from pathlib import Path
 
-from headrace.pipelines.graph import TABLE, VIEW, Graph
+from headrace.pipelines.checkpoints import newest_checkpoint
+from headrace.pipelines.graph import TABLE, VIEW, Flow, Graph
 from headrace.pipelines.rollback import Snapshot
 from headrace.pipelines.run_machine import COMPLETED, FlowRun, Run
 from headrace.pipelines.tables import Files, Table, Tables
+from headrace.pipelines.written import LOG, last_batch
 
+_WOULD_SKIP = "Spark would skip new rows"
 _ALWAYS_WRITE_A_FILE = ("parquet", "orc")
 
 
 class Incomplete(Exception):
-    """A table lacks files that an earlier run committed; the text says what to do."""
+    """A table lacks rows of earlier runs, or would skip new ones; the text says what to do."""
 
 
 class Accounts:
-    def __init__(self, tables: Tables, checkpoints: Path | None) -> None:
+    def __init__(self, tables: Tables, checkpoints: Path | None, storage: str) -> None:
+        """`checkpoints` is the directory of checkpoints on this machine, `storage` its URI."""
         self._tables = tables
         self._checkpoints = checkpoints
+        self._storage = storage
+        self._is_compared = False
         self._before: dict[str, Files] = {}
         self._snapshot: Snapshot | None = None
 
@@ -52,8 +60,59 @@ class Accounts:
                 f"{lacks}. Restore them, or fill the table again from its "
                 f"sources: headrace pipeline run --full-refresh {name}"
             )
+        if not dry:
+            self._compare(graph, refreshed)
         self._snapshot = None if dry or self._checkpoints is None else self._taken(graph)
         return warnings
+
+    def _compare(self, graph: Graph, refreshed: Collection[str]) -> None:
+        """Reject a table whose micro-batches are not those of its flow's checkpoint."""
+        for name in _stored(graph):
+            table = self._tables.find(name)
+            flows = [flow for flow in graph.flows.values() if flow.target == name]
+            is_streaming = graph.nodes[name].kind == TABLE and len(flows) == 1
+            if table is None or not table.has_files or not is_streaming or name in refreshed:
+                continue
+            difference = self._difference(table, flows[0])
+            if difference is not None:
+                raise Incomplete(
+                    f"table {name} and the checkpoint of its flow {flows[0].name} do not fit: "
+                    f"{difference}. The table is in {table.location}, checkpoints are in "
+                    f"{self._storage}. If one of them was moved or deleted, restore it. Or fill "
+                    f"the table again from its sources: headrace pipeline run --full-refresh {name}"
+                )
+        self._is_compared = True
+
+    def _difference(self, table: Table, flow: Flow) -> str | None:
+        path = self._tables.path(table.location)
+        if path is None or self._checkpoints is None or not self._tables.is_own_server:
+            # Spark lists the files, which takes time: once finds a change of the specification.
+            if self._is_compared or not self._before[table.name].uris or self._has_begun(flow):
+                return None
+            batches = "the table has rows, and the checkpoint has no micro-batch"
+            return f"{batches}. {_WOULD_SKIP}"
+        written = last_batch(path / LOG)
+        newest = newest_checkpoint(self._checkpoints, flow.target, flow.name)
+        planned, finished = (
+            -1 if newest is None else last_batch(newest / log) for log in ("offsets", "commits")
+        )
+        if finished <= written <= planned:
+            return None
+        batches = (
+            f"the last micro-batch is {_shown(written)} in the table, and {_shown(planned)} in the "
+            "checkpoint"
+        )
+        is_older = written < finished
+        return f"{batches}. {'Rows are missing' if is_older else _WOULD_SKIP}"
+
+    def _has_begun(self, flow: Flow) -> bool:
+        """Whether Spark finds a micro-batch in a flow's checkpoint."""
+        target, name = (each.rpartition(".")[2] for each in (flow.target, flow.name))
+        # Spark 4.1 has no directories of the catalog and the database.
+        return any(
+            self._tables.exist(f"{self._storage}/_checkpoints/{above}{target}/{name}/*/offsets/*")
+            for above in ("*/*/", "")
+        )
 
     def _taken(self, graph: Graph) -> Snapshot:
         assert self._checkpoints is not None
@@ -153,6 +212,10 @@ def _empty(table: Table) -> str | None:
         return None
     # Spark writes a file also for a result without rows.
     return f"rows are lost: the driver finds no file in {table.location} after the flow completed."
+
+
+def _shown(batch: int) -> str:
+    return "none" if batch < 0 else str(batch)
 
 
 def _stored(graph: Graph) -> list[str]:

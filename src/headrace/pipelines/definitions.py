@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 
 from headrace.client.core.options import SecuritySettings
 from headrace.pipelines import sql
+from headrace.pipelines.formats import FILES
 from headrace.pipelines.graph import (
     SINK,
     SOURCE,
@@ -40,7 +41,7 @@ from headrace.pipelines.problems import (
     sentence,
     sql_line,
 )
-from headrace.pipelines.project import Project
+from headrace.pipelines.project import FORMAT, Project
 from headrace.spark.options import security_of
 from headrace.spark.pyspark_api import (
     AutoCdcFlow,
@@ -103,6 +104,8 @@ class Definitions:
     """Flows that cannot be defined before what they read is there."""
     properties: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """The table properties of tables and materialized views."""
+    formats: dict[str, str] = field(default_factory=dict)
+    """The formats of tables and materialized views that name one."""
 
     @property
     def prefix(self) -> str:
@@ -229,10 +232,12 @@ def load(project: Project, spark: Any, graph_id: str) -> Definitions:
             whole.servers |= part.servers
             whole.eager |= part.eager
             whole.properties |= part.properties
+            whole.formats |= part.formats
             whole.graph.nodes |= part.graph.nodes
             whole.graph.flows |= part.graph.flows
     _complete(whole)
     whole.problems += [*_defined_twice(whole), *_without_target(whole)]
+    whole.problems += _several_writers(whole, spark)
     return whole
 
 
@@ -310,6 +315,8 @@ class _Collector(GraphElementRegistry):
         if isinstance(output, Table):
             name = self.definitions.short(output.name)
             self.definitions.properties[name] = output.table_properties
+            if output.format is not None:
+                self.definitions.formats[name] = output.format.lower()
         if isinstance(output, MaterializedView):
             kind = VIEW
         elif isinstance(output, TemporaryView):
@@ -358,6 +365,8 @@ class _Collector(GraphElementRegistry):
             if each.kind is not None and each.target is not None:
                 self._add_node(Node(own.short(each.target), each.kind))
                 own.properties[own.short(each.target)] = sql.properties(sql_text, each)
+                if (form := sql.format_of(sql_text, each)) is not None:
+                    own.formats[own.short(each.target)] = form
             if each.flow is not None and each.target is not None:
                 name, target = own.short(each.flow), own.short(each.target)
                 reads = tuple(own.short(read) for read in each.reads)
@@ -437,6 +446,29 @@ def _without_target(definitions: Definitions) -> Iterator[Problem]:
             message = (
                 f"unknown table or sink {flow.target!r}. "
                 "Create it with create_streaming_table or create_sink"
+            )
+            yield Problem(flow.name, flow.file, flow.line, message, message)
+
+
+def _several_writers(definitions: Definitions, spark: Any) -> Iterator[Problem]:
+    """Several flows that write to plain files: Spark would skip micro-batches of all but one.
+
+    The file sink has one log per table, and takes a micro-batch whose number is in the log as
+    already written.
+    """
+    graph = definitions.graph
+    for name in [node.name for node in graph.nodes.values() if node.kind == TABLE]:
+        flows = [flow for flow in graph.flows.values() if flow.target == name]
+        if len(flows) < 2:
+            continue
+        form = definitions.formats.get(name) or spark.conf.get(FORMAT)
+        if form not in FILES:
+            continue
+        for flow in flows:
+            message = (
+                f"table {name} has {len(flows)} flows, but Spark can write only one flow to a "
+                f"table of format {form}. Use one flow with union() of the queries, or format "
+                "iceberg or delta"
             )
             yield Problem(flow.name, flow.file, flow.line, message, message)
 

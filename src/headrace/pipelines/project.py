@@ -88,6 +88,11 @@ class Project:
         return self.state / "refresh.json"
 
     @property
+    def remote(self) -> Path:
+        """The session on a Spark Connect server; the file exists only until it has ended."""
+        return self.state / "remote.json"
+
+    @property
     def graph(self) -> Path:
         return self.state / "graph.json"
 

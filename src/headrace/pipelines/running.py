@@ -144,7 +144,7 @@ class Runner:
         self._is_storage_proved = False
         self._servers: dict[str, SecuritySettings] = {}
         self._tables = Tables(spark, project.prefix, is_own_server=self._is_own_server)
-        self._accounts = Accounts(self._tables, project.checkpoints)
+        self._accounts = Accounts(self._tables, project.checkpoints, project.storage)
         self._versions = Versions(spark, self._tables, keep=project.versions_kept(configuration))
         self._incremental = Incremental(spark, self._tables, self._versions, configuration)
         self._replacement = Replacement(spark, self._tables)
@@ -203,6 +203,9 @@ class Runner:
             self._accounts.end(run, definitions.graph)
             self._update(run, definitions, ours)
             complete = self._complete_views(run, definitions.graph)
+            self._prove_views(
+                set(complete) - {definitions.graph.flows[name].target for name in ours}
+            )
             self._incremental.record(complete)
             self._versions.publish(complete)
             self._workers.end()
@@ -250,15 +253,28 @@ class Runner:
         database = self._project.spec.database
         if self._is_own_server and database is not None and self._project.spec.catalog is None:
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{database}`")
-        if not has_no_executors(self._spark.conf.get("spark.master", "")):
+        if not has_no_executors(self._master()):
             if self._is_own_server:
                 self._show.say("Checking that executors run Headrace")
                 check_executors(self._spark)
             storage = self._project.storage
             roots = [self._tables.database_location(), storage, f"{storage}/_checkpoints"]
             self._show.say("Checking that executors share the storage")
-            prove_shared(self._spark, [root for root in roots if root is not None])
+            self._prove(*roots)
         self._is_storage_proved = True
+
+    def _prove_views(self, names: Collection[str]) -> None:
+        """Prove the storage again: Spark lists no files of a view, so it might lack some."""
+        location = self._tables.database_location()
+        if names and location is not None and not has_no_executors(self._master()):
+            self._prove(location)
+
+    def _prove(self, *roots: str | None) -> None:
+        directory = self._project.directory
+        prove_shared(self._spark, [root for root in roots if root is not None], directory)
+
+    def _master(self) -> str:
+        return str(self._spark.conf.get("spark.master", ""))
 
     def _check_brokers(self, definitions: Definitions) -> None:
         """Spark's own attempts take minutes until they give up."""

@@ -22,6 +22,7 @@ _TARGET = re.compile(rf"\bINTO\s+(?P<name>{_NAME})", re.IGNORECASE)
 _READ = re.compile(rf"\b(?:FROM|JOIN)\s+(?:STREAM\b\s*\(?\s*)?(?P<name>{_NAME})", re.IGNORECASE)
 _HAS_QUERY = re.compile(r"\bAS\b", re.IGNORECASE)
 _PROPERTIES = re.compile(r"\bTBLPROPERTIES\s*\(", re.IGNORECASE)
+_FORMAT = re.compile(r"\bUSING\s+(?P<name>\w+)", re.IGNORECASE)
 _PROPERTY = re.compile(r"""(['"])(?P<name>[^'"]+)\1\s*=\s*(['"])(?P<value>[^'"]*)\3""")
 KINDS = {
     "STREAMING TABLE": "table",
@@ -87,6 +88,13 @@ def properties(text: str, statement: Statement) -> dict[str, str]:
     begin = _PROPERTIES.search(_OPAQUE.sub(_blank, text[head]))
     found = _PROPERTY.finditer(text[head], begin.end()) if begin else ()
     return {each["name"]: each["value"] for each in found}
+
+
+def format_of(text: str, statement: Statement) -> str | None:
+    """The format of a dataset; None if its statement names none."""
+    head = slice(statement.start, statement.query_start or statement.end)
+    found = _FORMAT.search(_OPAQUE.sub(_blank, text[head]))
+    return found["name"].lower() if found else None
 
 
 def reads_of(query: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ rows are lost and no error shows it. So executors write a probe, which the drive
 
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -25,14 +27,18 @@ class NotShared(Exception):
     """Rows that executors write would be lost; the text names the path and the remedies."""
 
 
-def prove_shared(spark: Any, roots: Iterable[str]) -> None:
-    """Write to each of these URIs on executors and read it on the driver."""
+def prove_shared(spark: Any, roots: Iterable[str], project: Path) -> None:
+    """Write to each of these URIs on executors and read it on the driver.
+
+    Pipelines that run at the same time can have the same roots, but not the same project directory.
+    """
+    name = f"{_PROBE}_{uuid.uuid5(uuid.NAMESPACE_URL, f'{gethostname()}{project}').hex}"
     for root in dict.fromkeys(roots):
-        _prove(spark, root)
+        _prove(spark, root, f"{root.rstrip('/')}/{name}")
 
 
-def _prove(spark: Any, root: str) -> None:
-    place, token = f"{root.rstrip('/')}/{_PROBE}", uuid.uuid4().hex
+def _prove(spark: Any, root: str, place: str) -> None:
+    token = uuid.uuid4().hex
     try:
         rows = spark.range(_ROWS).selectExpr(f"concat('{token} ', id) AS value")
         rows.write.mode("overwrite").text(place)

@@ -19,8 +19,6 @@ from pyspark.errors import PySparkException
 
 from headrace.pipelines.formats import FILES
 from headrace.pipelines.written import (
-    LOG,
-    committed,
     local_path,
     missing_files,
     rows_in,
@@ -28,6 +26,7 @@ from headrace.pipelines.written import (
 )
 
 WITH_METADATA = ("iceberg", "delta")
+_NOT_FOUND = "PATH_NOT_FOUND"
 _ALL_FILES = {"recursiveFileLookup": "true"}
 
 
@@ -64,7 +63,8 @@ class Tables:
         """`prefix` is the catalog and the database, with a dot after each."""
         self._spark = spark
         self._prefix = prefix
-        self._is_own_server = is_own_server
+        self.is_own_server = is_own_server
+        """Whether the driver sees the same local files as this process."""
         self._found: dict[str, Table] = {}
         self._shared: dict[str, bool] = {}
 
@@ -112,7 +112,7 @@ class Tables:
         if uri.partition(":")[0] != "file":
             return None
         path = local_path(uri)
-        if self._is_own_server:
+        if self.is_own_server:
             return path
         parent = str(path.parent)
         if parent not in self._shared:
@@ -159,21 +159,15 @@ class Tables:
 
     def _listed(self, location: str) -> Files:
         visible = self._visible(location)
-        texts = self._log(location)
-        if not texts:
-            return Files(frozenset(visible.values()))
-        listed = committed(texts)
+        # Spark lists the files that its own log contains, whether they exist or not.
+        listed = self._input_files(location) or list(visible.values())
         missing = [uri for uri in listed if local_path(uri) not in visible]
         return Files(frozenset(listed), tuple(sorted(missing)))
 
     def _visible(self, location: str) -> dict[Path, str]:
         """The data files below a directory, by the path in their URI."""
-        try:
-            # With a pattern Spark lists the files, and not what its own log contains.
-            every = self._spark.read.options(**_ALL_FILES).text(f"{location}/*").inputFiles()
-        except PySparkException:
-            return {}
-        paths = {local_path(uri): uri for uri in every}
+        # With a pattern Spark lists the files, and not what its own log contains.
+        paths = {local_path(uri): uri for uri in self._input_files(f"{location}/*")}
         hidden, root = ("_", "."), local_path(location)
         return {
             path: uri
@@ -181,13 +175,17 @@ class Tables:
             if not any(part.startswith(hidden) for part in path.relative_to(root).parts)
         }
 
-    def _log(self, location: str) -> dict[str, str]:
+    def exist(self, pattern: str) -> bool:
+        """Whether files match a pattern of Hadoop."""
+        return bool(self._input_files(pattern))
+
+    def _input_files(self, pattern: str) -> list[str]:
         try:
-            whole = self._spark.read.text(f"{location}/{LOG}", wholetext=True)
-            rows = whole.select("_metadata.file_name", "value").collect()
-        except PySparkException:
-            return {}
-        return dict(rows)
+            return list(self._spark.read.options(**_ALL_FILES).text(pattern).inputFiles())
+        except PySparkException as error:
+            if _NOT_FOUND in str(error):
+                return []
+            raise
 
     def rows(self, table: Table, uris: Collection[str]) -> int | None:
         """The rows in some files of a table; None if they cannot be counted."""

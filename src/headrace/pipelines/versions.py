@@ -91,8 +91,8 @@ class Versions:
         table = self._tables.find(name)
         if table is not None and table.location == f"file://{directory}":
             return
-        statement = f"ALTER TABLE {self._tables.quoted(name)} SET LOCATION 'file://{directory}'"
-        self._spark.sql(statement)
+        quoted = f"file://{directory}".replace("\\", r"\\").replace("'", r"\'")
+        self._spark.sql(f"ALTER TABLE {self._tables.quoted(name)} SET LOCATION '{quoted}'")
         self._tables.move(name, f"file://{directory}")
 
 
@@ -126,11 +126,12 @@ class View:
         elif not self.link.is_symlink() and len(numbers := self._numbers()) == 1:
             # The process was killed in `adopt`, after the directory was renamed.
             self._point_at(self._versions / str(numbers[0]))
-        self.drop_unpublished()
         published = self.published()
-        # The published version can lack its directory: do not use its number again.
+        # The published version can lack its directory: do not use its number again. Nor that of an
+        # interrupted run, because its server might still write there.
         last = 0 if published is None else int(published.name)
         new = self._versions / str(max([last, *self._numbers()]) + 1)
+        self.drop_unpublished()
         new.mkdir(parents=True)
         return new
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 LOG = "_spark_metadata"
+COMPACTED = ".compact"
 VERSIONS = "_versions"
 """The directory with the versions of the views in a database."""
 Files = frozenset[Path]
@@ -82,6 +83,12 @@ def local_path(uri: str) -> Path:
 def newest_logs(log: Path) -> list[Path]:
     """The files of a log of Spark that list all entries; the first can be a compacted one."""
     return _newest(log.iterdir()) if log.is_dir() else []
+
+
+def last_batch(log: Path) -> int:
+    """The number of the last micro-batch in a log of Spark; -1 if it has none."""
+    names = [path.name.removesuffix(COMPACTED) for path in log.iterdir()] if log.is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def log_entries(log: Path) -> list[dict[str, Any]]:

@@ -123,6 +123,24 @@ def limit_retries(spark: Any, count: int) -> None:
     spark.client.set_retry_policies([DefaultPolicy(max_retries=count)])
 
 
+def end_session(address: str, session_id: str) -> None:
+    """End a session on a Spark Connect server, with all that it runs. It may have ended."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.connect.client import SparkConnectClient
+
+    plain = address.rstrip("/;")
+    separator = ";" if "/;" in plain else "/;"
+    client = SparkConnectClient(f"{plain}{separator}session_id={session_id}")
+    try:
+        client.interrupt_all()
+        client.release_session()
+    except PySparkException:
+        # The server rejects the id of a session that has ended.
+        return
+    finally:
+        client.close()
+
+
 def arrow_schema(schema: Any) -> Any:
     """The Arrow schema of Spark's schema, with times in UTC."""
     convert = import_module("pyspark.sql.pandas.types").to_arrow_schema
@@ -159,6 +177,7 @@ __all__ = [
     "connect_plan",
     "create_dataflow_graph",
     "drop_dataflow_graph",
+    "end_session",
     "graph_element_registration_context",
     "start_run",
 ]

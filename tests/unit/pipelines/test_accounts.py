@@ -18,12 +18,15 @@ from headrace.pipelines.tables import Files, Table, Tables
 from headrace.pipelines.versions import View
 from headrace.pipelines.written import missing_files, table_files
 
+CATALOG = "spark_catalog/default"
 NODES = {"bronze": TABLE, "sizes": VIEW, "out": SINK, "other": TABLE}
 FLOWS = {"bronze": (), "sizes": ("bronze",), "grind": ("bronze",), "other": ()}
 
 
 class LocalTables:
     """Tables in directories, without a catalog."""
+
+    is_own_server = True
 
     def __init__(self, warehouse: Path) -> None:
         self._warehouse = warehouse
@@ -55,7 +58,7 @@ class Lines:
             target = "out" if name == "grind" else name
             self.graph.flows[name] = Flow(name, target, reads, "a.py", 1)
         tables = cast(Tables, LocalTables(self.warehouse))
-        self.accounts = Accounts(tables, self.checkpoints)
+        self.accounts = Accounts(tables, self.checkpoints, place.as_uri())
 
     def begin(self, *refreshed: str) -> list[str]:
         return self.accounts.begin(self.graph, refreshed, dry=False)
@@ -81,7 +84,7 @@ class Lines:
 
     def commit(self, target: str, flow: str, number: int) -> None:
         for kind in ("offsets", "commits"):
-            log = self.checkpoints / target / flow / "0" / kind
+            log = self.checkpoints / CATALOG / target / flow / "0" / kind
             log.mkdir(parents=True, exist_ok=True)
             (log / str(number)).write_text("v1\n{}\n{}")
 
@@ -202,3 +205,38 @@ def test_view_that_lost_a_file_is_reported_and_does_not_stop_the_run(lines: Line
     (warning,) = lines.begin()
     assert warning.startswith("table sizes lacks 1 of 2 files that an earlier run committed, ")
     assert lines.begin("sizes") == []
+
+
+def test_run_does_not_start_if_spark_would_skip_rows(lines: Lines) -> None:
+    lines.batch("bronze", 1)
+    lines.begin()
+    # The specification has another storage, or its directory was deleted.
+    (lines.checkpoints / CATALOG / "bronze").rename(lines.checkpoints / "before")
+    skipped = r"last micro-batch is 1 in the table, and none in the checkpoint\. Spark would skip"
+    with pytest.raises(Incomplete, match=skipped):
+        lines.begin()
+    lines.begin("bronze")
+    lines.commit("bronze", "bronze", 0)
+    with pytest.raises(Incomplete, match="--full-refresh bronze"):
+        lines.begin()
+
+
+def test_run_does_not_start_if_a_table_lost_its_directory(lines: Lines) -> None:
+    lines.batch("bronze", 1)
+    for path in sorted((lines.warehouse / "bronze").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    with pytest.raises(
+        Incomplete, match=r"none in the table, and 1 in the checkpoint\. Rows are missing"
+    ):
+        lines.begin()
+
+
+def test_run_starts_after_an_interruption_at_any_step_of_a_batch(lines: Lines) -> None:
+    lines.batch("bronze", 1)
+    checkpoint = lines.checkpoints / CATALOG / "bronze" / "bronze" / "0"
+    (checkpoint / "commits" / "1").unlink()
+    lines.begin()
+    (lines.warehouse / "bronze" / "_spark_metadata" / "1").unlink()
+    lines.begin()
+    (checkpoint / "offsets" / "1").unlink()
+    lines.begin()

@@ -49,3 +49,13 @@ def test_table_properties_and_the_query_of_a_view_are_found() -> None:
     assert sql.properties(text, first) == {"a.key": "x, y", "b": ""}
     assert text[first.query_start : first.end].strip() == "SELECT 'AS' FROM lines"
     assert sql.properties(text, second) == {}
+
+
+def test_format_of_a_table_is_found() -> None:
+    text = (
+        "CREATE STREAMING TABLE a USING Delta COMMENT 'USING csv' AS SELECT 1 FROM b USING (c);\n"
+        "CREATE STREAMING TABLE d AS SELECT 1 FROM b JOIN e USING (c)"
+    )
+    first, second = sql.statements(text)
+    assert sql.format_of(text, first) == "delta"
+    assert sql.format_of(text, second) is None

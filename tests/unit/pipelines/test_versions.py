@@ -52,7 +52,8 @@ def test_version_of_an_interrupted_run_is_deleted_by_the_next(tmp_path: Path) ->
     new = View(view.link).new_version()
     assert list(new.iterdir()) == []
     assert read(view) == ["first"]
-    assert kept(view) == ["1", "1.json", "2"]
+    # A Spark Connect server might still write to version 2.
+    assert kept(view) == ["1", "1.json", "3"]
 
 
 def test_kill_during_the_first_publication_loses_no_version(tmp_path: Path) -> None:
