@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import headrace.spark
 from headrace.spark.pyspark_api import VERSION
 from headrace.spark.versions import READ_LIMITS_SINCE
+
+STARTS = 5
 
 
 def tell(**facts: Any) -> None:
@@ -70,11 +73,16 @@ def keep(spark: SparkSession, address: str, topic: str, directory: str, limit: i
     stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=str(limit))
     rows = stream.load().selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
     writer = rows.writeStream.format("parquet").trigger(availableNow=True)
-    query = writer.option("checkpointLocation", f"{directory}/checkpoint").start(
-        f"{directory}/rows"
-    )
+    writer = writer.option("checkpointLocation", f"{directory}/checkpoint")
     tell(started=True)
-    query.awaitTermination()
+    for attempt in range(1, STARTS + 1):
+        try:
+            writer.start(f"{directory}/rows").awaitTermination()
+            break
+        except StreamingQueryException as error:
+            # Spark waits at most ten seconds for a Python worker.
+            if "failed to connect back" not in str(error) or attempt == STARTS:
+                raise
     kept = spark.read.parquet(f"{directory}/rows")
     counted = kept.selectExpr("count(*)", "count(DISTINCT value)").collect()[0]
     tell(rows=counted[0], distinct=counted[1])
