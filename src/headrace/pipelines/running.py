@@ -66,6 +66,7 @@ from headrace.spark.pyspark_api import (
     create_dataflow_graph,
     drop_dataflow_graph,
     limit_retries,
+    poll_flows_often,
     start_run,
 )
 from headrace.spark.sessions import has_no_executors
@@ -105,6 +106,7 @@ def session(
             spark.conf.set(ISOLATION, "false")
             # PySpark would repeat each request for ten minutes after the server has ended.
             limit_retries(spark, _RETRIES)
+            poll_flows_often(spark)
         for name, value in configuration.items():
             spark.conf.set(name, value)
     except PySparkException as error:

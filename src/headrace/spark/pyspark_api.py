@@ -116,6 +116,29 @@ def drop_dataflow_graph(spark: Any, graph_id: str) -> None:
     spark.client.execute_command(command)
 
 
+POLLING = "spark.sql.pipelines.execution.streamstate.pollingInterval"
+"""The time between two checks whether a flow has ended, in seconds."""
+_POLLING_MS = 96
+_POLLING_VERSIONS = ("4.3.0",)
+
+
+def poll_flows_often(spark: Any) -> None:
+    """Shorten the time until Spark notices that a flow has ended, and starts the next ones.
+
+    Spark sleeps at least one second per level of the graph, and the setting accepts only full
+    seconds. Spark multiplies it by 1,000 and does not check for an overflow of 64 bits. So a large
+    number results in a short sleep. A version that checks it would fail, so this changes nothing on
+    versions whose code was not read.
+    """
+    if pyspark.__version__ in _POLLING_VERSIONS:
+        spark.conf.set(POLLING, str(polling_interval(_POLLING_MS)))
+
+
+def polling_interval(wanted_ms: int) -> int:
+    """The number of seconds that are this many milliseconds, a multiple of 8, modulo 2**64."""
+    return wanted_ms // 8 * pow(125, -1, 1 << 61) % (1 << 61)
+
+
 def limit_retries(spark: Any, count: int) -> None:
     """Limit how often a request to a Spark Connect server is repeated if the connection fails."""
     from pyspark.sql.connect.client.retries import DefaultPolicy

@@ -158,3 +158,9 @@ def test_other_modules_import_only_documented_parts_of_pyspark() -> None:
                 if name.partition(".")[0] == "pyspark" and name not in DOCUMENTED
             }
     assert found == set()
+
+
+def test_polling_interval_is_short_after_an_overflow_of_64_bits() -> None:
+    interval_s = pyspark_api.polling_interval(96)
+    assert 0 < interval_s < 1 << 63
+    assert interval_s * 1_000 % (1 << 64) == 96
