@@ -4,9 +4,13 @@ import runpy
 from pathlib import Path
 from unittest.mock import Mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 from headrace.client import Client, connect
+from headrace.pipelines import incremental
 from headrace.pipelines.project import Project
 from headrace.pipelines.sample import write_project
 from headrace.spark.pyspark_api import (
@@ -104,3 +108,23 @@ def test_silver_parses_an_event_once(tmp_path: Path, spark_server: str) -> None:
         # At the exit of pytest, PySpark would wait ten minutes for the server of an open session.
         spark.stop()
     assert plan.count("from_json") == 1
+
+
+def test_few_rows_of_a_view_need_no_shuffle(
+    tmp_path: Path, spark_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"key": ["a", "b", "a"]}), tmp_path / "rows.parquet")
+    spark = SparkSession.builder.remote(spark_server).create()
+
+    def plan() -> str:
+        rows = incremental.rows_of(spark, "key STRING", [tmp_path])
+        assert rows.groupBy("key").count().count() == 2
+        return str(rows.groupBy("key").count()._explain_string())
+
+    try:
+        assert "Exchange" not in plan()
+        # Tasks share the work on many rows.
+        monkeypatch.setattr(incremental, "_ONE_TASK_BYTES_MAX", 0)
+        assert "Exchange" in plan()
+    finally:
+        spark.stop()

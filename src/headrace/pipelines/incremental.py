@@ -40,6 +40,8 @@ from headrace.spark.pyspark_api import arrow_schema
 KEY = "headrace.incremental.key"
 SUMS = "headrace.incremental.sums"
 _ROWS = "_rows"
+_ONE_TASK_BYTES_MAX = 16 << 20
+"""Source rows of at most this size are evaluated in one task."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,7 @@ class Incremental:
             return
         self.end()
         types = self._types(rule.source)
-        source = self._spark.read.schema(types).parquet(*(path.as_uri() for path in rows))
+        source = rows_of(self._spark, types, rows)
         self._registered = wanted
         for name in (rule.source, *rule.through):
             frame = source if name == rule.source else definitions.frame(self._spark, name)
@@ -316,6 +318,19 @@ def _check_key(rule: Rule, rows: pa.Table) -> None:
 def _is_exact(kind: pa.DataType) -> bool:
     """Whether the order of additions makes no difference."""
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def rows_of(spark: Any, types: Any, paths: Collection[Path]) -> Any:
+    """A DataFrame of the rows in Parquet files and in directories of such files."""
+    rows = spark.read.schema(types).parquet(*(path.as_uri() for path in paths))
+    # With one partition, Spark needs no shuffle: a query is one job, not one per shuffle.
+    return rows.coalesce(1) if _size_bytes(paths) <= _ONE_TASK_BYTES_MAX else rows
+
+
+def _size_bytes(paths: Iterable[Path]) -> int:
+    """The size of files, and of the files in directories."""
+    files = (each for path in paths for each in (path.iterdir() if path.is_dir() else (path,)))
+    return sum(each.stat().st_size for each in files)
 
 
 def _new(index: Index, files: Collection[str]) -> frozenset[str]:
