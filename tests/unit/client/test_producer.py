@@ -357,7 +357,7 @@ def test_flush_raises_only_unreported_errors() -> None:
 def test_close_fails_undelivered_records() -> None:
     scene = Scene(linger_ms=60_000)
     delivery = scene.append(partition=0)
-    scene.machine.close(ClientClosed("closed"), scene.world.now_ms)
+    scene.machine.close(ClientClosed("closed"))
     with pytest.raises(ClientClosed):
         delivery.result()
     with pytest.raises(ClientClosed):

@@ -179,7 +179,7 @@ class GroupConsumer:
                 with suppress(ClientError):
                     driver.run(member.leave(self._protocol.leave()))
         finally:
-            member.close(driver.now_ms())
+            member.close()
             driver.engine.detach(member.fetching)
             if not driver.engine.closed:
                 driver.do_io()

@@ -155,7 +155,7 @@ class Producer:
         """Drop records that are not acknowledged. To keep them, call `flush` first."""
         if not self._closed:
             self._closed = True
-            self._machine.close(ClientClosed("the producer is closed"), self._driver.now_ms())
+            self._machine.close(ClientClosed("the producer is closed"))
             self._driver.engine.detach(self._machine)
 
 
@@ -267,7 +267,7 @@ class Consumer:
                 yield records
 
     def close(self) -> None:
-        self._machine.close(ClientClosed("the consumer is closed"), self._driver.now_ms())
+        self._machine.close(ClientClosed("the consumer is closed"))
         self._driver.engine.detach(self._machine)
         if not self._driver.engine.closed:
             self._driver.do_io()

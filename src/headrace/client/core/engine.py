@@ -112,7 +112,7 @@ class Engine:
         self.closed = True
         error = ClientClosed("the client is closed")
         for machine in list(self._machines):
-            machine.close(error, now_ms)
+            machine.close(error)
         self._machines.clear()
         running, self._running = self._running, {}
         for outcome, operation in running.items():

@@ -204,7 +204,7 @@ class FetchMachine:
     def next_wakeup_ms(self) -> float | None:
         return self._wakeup_ms
 
-    def close(self, error: ClientError, now_ms: float) -> None:
+    def close(self, error: ClientError) -> None:
         self._closed = True
         self._engine.close_lane(self._lane)
         self._cursors.clear()

@@ -229,11 +229,11 @@ class Membership:
         else:
             leave_group.close()
 
-    def close(self, now_ms: float) -> None:
+    def close(self) -> None:
         self.failure = self.failure or ClientClosed("the consumer is closed")
         if self._protocol_run is not None:
             self.engine.cancel(self._protocol_run)
-        self.fetching.close(ClientClosed("the consumer is closed"), now_ms)
+        self.fetching.close(ClientClosed("the consumer is closed"))
         self.engine.close_lane(self.lane)
 
     # Calls of a protocol.

@@ -149,7 +149,7 @@ class ProducerMachine:
         self._failed_batches.clear()
         return unreported[0] if unreported else None
 
-    def close(self, error: ClientError, now_ms: float) -> None:
+    def close(self, error: ClientError) -> None:
         """Fail all undelivered batches."""
         self._closed = True
         for batch in list(self._pending):
