@@ -85,7 +85,7 @@ class Client:
 
 
 class Scene:
-    """Broker 1 leads, and follower 2 of its ISR fetches when a test says so."""
+    """Broker 1 is the leader. Follower 2 of its ISR fetches when a test requests it."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
