@@ -1,7 +1,7 @@
-"""Bad input 27, 28 and 39: topics and settings that may not be.
+"""Bad input 27, 28 and 39: invalid topics and settings.
 
-Each gets the error that says why, in its own slot; nothing is made, and above all nothing outside
-of the data directory.
+Each gets an error with the reason in its own result. Nothing is created, in particular no file
+outside of the data directory.
 """
 
 import os

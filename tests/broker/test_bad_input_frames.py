@@ -261,7 +261,7 @@ def test_api_versions_of_an_unknown_version_gets_the_supported_range(
         assert connection.ask(API_VERSIONS, 0, {})["error_code"] == 0
 
 
-# 11: bytes behind a whole message.
+# 11: bytes after a complete message.
 
 
 @pytest.mark.parametrize("api_key", [METADATA, PRODUCE, FETCH])

@@ -91,7 +91,7 @@ def test_hundred_length_prefixes_of_99_mib_allocate_only_the_sent_bytes(
             value = bytes(2 * MIB)
             assert other.produce(f"beside-{sent}", one_batch(value))["error_code"] == 0
             assert values_of(other.fetch(f"beside-{sent}", 0)["records"]) == [value]
-        # 256 KiB is the first buffer of a large frame, and the honest request took some, too.
+        # 256 KiB is the first buffer of a large frame. The valid request also used some memory.
         assert target.peak_bytes() - before < (100 * 256 * 1024 if sent else 0) + 16 * MIB
 
 
@@ -127,7 +127,7 @@ def test_unread_large_responses_are_not_encoded(target: WatchedBroker) -> None:
         connection.create_topic("many", partitions=1000)
     before = target.watch_peak()
     with many(target.port, 4, receive_buffer_bytes=65536) as connections:
-        # An answer is some 30 KiB; all of them would be 120 MiB.
+        # A response has about 30 KiB. All responses would have 120 MiB.
         for connection in connections:
             for _ in range(1000):
                 connection.send(connection.frame(METADATA, 1, {"topics": [{"name": "many"}]}))

@@ -171,7 +171,7 @@ def test_invalid_batch_gets_its_error_and_is_not_appended(
         assert answer["error_code"] in errors, answer
         assert answer["base_offset"] == -1
         assert connection.end_offset(topic) == 0
-        # The same connection is still good for honest work.
+        # The same connection still serves valid requests.
         assert connection.produce(topic, GOOD)["base_offset"] == 0
         assert values_of(connection.fetch(topic, 0)["records"]) == [b"a", b"b", b"c"]
 
@@ -318,7 +318,7 @@ def test_old_epoch_is_fenced(target: WatchedBroker, topic: str) -> None:
         assert connection.fetch(topic, 0, current_leader_epoch=-2)["error_code"] in (74, 0)
 
 
-# 40, and what it must not do to retention.
+# 40: timestamps that must not affect retention.
 
 
 def test_wrong_timestamp_in_a_batch_header_does_not_prevent_retention(
@@ -335,7 +335,7 @@ def test_wrong_timestamp_in_a_batch_header_does_not_prevent_retention(
 def test_negative_and_very_old_timestamps_do_not_delete_a_log(
     target: WatchedBroker, new_topic: str
 ) -> None:
-    """A timestamp below zero is no age; an old one takes nothing along but its own segment."""
+    """A negative timestamp does not expire. An old one expires only its own segment."""
     old_topic = f"{new_topic}-old"
     with target.connect() as connection:
         connection.create_topic(new_topic, segment_bytes=str(1 << 20), retention_ms=str(HOUR_MS))

@@ -1,4 +1,4 @@
-"""`headrace log` over the files of a broker that was stopped, sound and damaged."""
+"""`headrace log` with valid and damaged files of a stopped broker."""
 
 import json
 import os

@@ -140,7 +140,7 @@ def test_waiting_consumer_blocks_no_other_call(client: Client, topic: str) -> No
     with client.consumer(wait_ms_max=20_000) as consumer:
         consumer.assign({TopicPartition(topic, 0): 0})
         assert consumer.poll(timeout_ms=50) == []
-        # The fetch of the line above is still with the broker.
+        # The fetch of the previous line is still in flight.
         client.produce(topic, b"v", partition=0)
         assert client.describe_topic(topic).name == topic
         (record,) = consumer.poll(timeout_ms=30_000)
@@ -286,7 +286,7 @@ def peer_that_says(answer: bytes) -> Iterator[str]:
 
         def talk() -> None:
             connection, _ = server.accept()
-            # Who is left in the middle of a word is left, too.
+            # The client also disconnects in the middle of a response.
             with connection, suppress(ConnectionError):
                 connection.recv(1_000)
                 connection.sendall(answer)

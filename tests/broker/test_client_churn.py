@@ -1,7 +1,7 @@
-"""Ten members of our own client, which come, go, stall and die at random as records are written.
+"""Ten members of Headrace's client, which join, leave, pause and fail at random during writes.
 
-By both protocols (I21 to I23, with real time). HEADRACE_CHURN_SECONDS makes it last longer,
-HEADRACE_CHURN_SEED makes it another one.
+Both protocols are tested (I21 to I23, in real time). HEADRACE_CHURN_SECONDS sets the duration,
+HEADRACE_CHURN_SEED the seed.
 """
 
 import os
@@ -23,11 +23,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "consumer": {"protocol": "consumer"},
 }
 OUTSIDE_S_MAX = (SESSION_MS + 2 * REBALANCE_MS) / 1000 + 30
-"""How long a member that asks may be without a place: a session, two rebalances, a busy machine."""
+"""The longest time without an assignment: a session timeout, two rebalances, a busy machine."""
 
 
 class ChurningClient:
-    """A thread with one life after the other; a stalled one sends nothing, heartbeats included."""
+    """A thread that runs members sequentially. A paused member sends no requests."""
 
     def __init__(
         self, broker: RunningBroker, number: int, record: Record, settings: dict[str, Any]
@@ -59,7 +59,7 @@ class ChurningClient:
                     if self._live(member):
                         member.close()
                 self.is_over.wait(self.random.uniform(0, 0.5))
-        except Exception as error:  # noqa: BLE001 (told where the test looks)
+        except Exception as error:  # noqa: BLE001 (the test reports it)
             self.record.troubles.append(f"{self.name}: {error!r}")
 
     def _live(self, member: GroupConsumer) -> bool:

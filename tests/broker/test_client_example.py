@@ -1,4 +1,4 @@
-"""The examples run as they say."""
+"""The examples of the client run."""
 
 import subprocess
 import sys

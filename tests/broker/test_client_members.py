@@ -79,14 +79,14 @@ def listed(client: Client, group: str) -> list[GroupListing]:
 
 
 def sizes(client: Client, group: str) -> list[int]:
-    """How many partitions each member of a group has, if it is there yet."""
+    """The number of partitions of each member of a group, if the group exists."""
     if not listed(client, group):
         return []
     return [len(member.partitions) for member in client.describe_group(group).members]
 
 
 class Reader:
-    """A member that reads as long as it is let."""
+    """A member that reads until the test stops it."""
 
     def __init__(self, client: aio.Client, group: str, topic: str, settings: Any) -> None:
         self.read: Counter[bytes | None] = Counter()

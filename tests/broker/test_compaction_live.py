@@ -63,7 +63,7 @@ def send(producer: Producer, values: dict[bytes, bytes | None]) -> None:
 
 
 def update(producer: Producer, first: int, rounds: int) -> dict[bytes, bytes | None]:
-    """Write every key again and again; returns what is the last of each."""
+    """Write each key repeatedly. Returns the last value of each key."""
     last: dict[bytes, bytes | None] = {}
     for number in range(first, first + rounds):
         last = {b"key %d" % key: b"value %d of %d" % (number, key) for key in range(KEYS)}
@@ -72,7 +72,7 @@ def update(producer: Producer, first: int, rounds: int) -> dict[bytes, bytes | N
 
 
 def read_all(broker: RunningBroker) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Offset, key and value of all that is there."""
+    """Offset, key and value of all records in the topic."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -121,7 +121,7 @@ def wait_until(condition: Callable[[], bool], what: str, broker: RunningBroker) 
 
 
 def compacted_to(broker: RunningBroker) -> int:
-    """What the cleaner's checkpoint says of the topic."""
+    """The offset of the topic in the cleaner's checkpoint."""
     path = broker.data_dir / "cleaner-offset-checkpoint"
     lines = path.read_text().splitlines() if path.exists() else []
     for line in lines[2:]:
@@ -163,7 +163,7 @@ def test_compaction_keeps_last_values_and_the_sequence_of_the_producer(tmp_path:
         found = read_all(broker)
         assert len(found) < 10 * KEYS
         assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
-        # The same producer, whose batches are mostly gone, is still in sequence; after a crash too.
+        # Most batches of the producer were removed. Its sequence continues, also after a crash.
         last = update(producer, 50, 10)
         assert latest(broker) == last
         broker.kill()

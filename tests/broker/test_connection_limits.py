@@ -55,7 +55,7 @@ def can_come_in(broker: RunningBroker) -> bool:
 
 
 def is_gone(connection: RawConnection) -> bool:
-    """Whether the broker has closed a connection; what is unread does not hide it."""
+    """Whether the broker has closed a connection, even if it has unread bytes."""
     state = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
     return state[0] != TCP_ESTABLISHED
 

@@ -46,7 +46,7 @@ def mounted(directory: Path) -> Iterator[Path]:
 
 
 class SmallDisk:
-    """A broker on a small disk, and a file that takes up room there."""
+    """A broker on a small disk, and a file that uses its space."""
 
     def __init__(self, directory: Path) -> None:
         self.balloon = directory / "balloon"
@@ -80,7 +80,7 @@ class SmallDisk:
         assert code == STORAGE_ERROR
 
     def check_reads(self, connection: RawConnection) -> None:
-        """Everything acknowledged is there, in order, and nothing else."""
+        """Check that the topic has exactly the acknowledged records, in order."""
         found: list[bytes | None] = []
         assert connection.end_offset("full") == len(self.acknowledged)
         while len(found) < len(self.acknowledged):
@@ -190,7 +190,7 @@ def test_a_broker_starts_on_a_full_disk_or_says_why_not(disk: SmallDisk) -> None
 
 
 def fill_up(path: Path) -> None:
-    """Take what is left, to the last page."""
+    """Use the remaining space of the disk."""
     with path.open("wb", buffering=0) as file:
         try:
             while True:
@@ -237,7 +237,7 @@ def test_producer_continues_its_sequence_when_the_disk_has_space_again(disk: Sma
         assert code == STORAGE_ERROR
         assert send(sequence) == STORAGE_ERROR
         disk.make_room()
-        # The batch that was refused is the one that follows, and not a duplicate.
+        # The rejected batch is the next in sequence, and not a duplicate.
         eventually("there is room again", lambda: send(sequence) == 0)
         disk.acknowledged.append(disk.value())
         assert send(sequence + 2) == 45

@@ -1,4 +1,4 @@
-"""Groups over the wire: what survives a kill, who is noticed to be gone, what each version says."""
+"""Groups of a live broker: state after a kill, disconnected members, and all versions."""
 
 import threading
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def wire(target: WatchedBroker) -> Iterator[RawConnection]:
 def test_member_with_rebalance_timeout_0_gets_its_assignment(
     target: WatchedBroker, wire: RawConnection
 ) -> None:
-    """As in kafkajs's own tests; the heartbeat gives the broker time to forget the member."""
+    """As in the tests of kafkajs. The heartbeat gives the broker time to remove the member."""
     with RawMember(target.port, "hasty") as member:
         member.join(rebalance_timeout_ms=0)
         assert member.heartbeat() == ErrorCode.NONE
@@ -57,7 +57,7 @@ def test_member_with_rebalance_timeout_0_gets_its_assignment(
 
 
 def test_acknowledged_commits_survive_every_kill(headrace_broker: RunningBroker) -> None:
-    """I21: many commits on their way at any time, and a kill -9 at none in particular."""
+    """I21: many commits in flight, and kill -9 at a random time."""
     with RawConnection(headrace_broker.port) as wire:
         wire.create_topic("t")
         make_offsets_topic(wire)

@@ -1,7 +1,7 @@
-"""Bad input 20 and 21: what a partition remembers of its producers, over the wire.
+"""Bad input 20 and 21: the producer states of a partition of a live broker.
 
-A retry gets the offset that it got the first time; a gap, an old epoch or a batch from beyond the
-window is refused; and neither a kill nor a restart forgets any of it.
+A retry gets the offset of the first attempt. A gap, an old epoch and a retry before the last five
+batches are rejected. The states survive a kill and a restart.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def target_settings() -> dict[str, str]:
 
 
 class Producer:
-    """An idempotent producer that says exactly which sequence it sends."""
+    """An idempotent producer whose sequences a test sets."""
 
     def __init__(self, connection: RawConnection, topic: str, producer_id: int | None = None):
         self.connection = connection
@@ -284,7 +284,7 @@ def test_kill_between_pipelined_batches_neither_loses_nor_duplicates_records(
         acknowledged = 0
         for _ in range(4):
             with RawConnection(broker.port) as connection:
-                # Two rounds with answers; then a kill while the third is on its way.
+                # Two rounds with responses. Then a kill while the third round is in flight.
                 for _ in range(2):
                     connection.send(frames(connection, acknowledged))
                     for sequence in range(acknowledged, acknowledged + 5):

@@ -26,7 +26,7 @@ def test_all_logs_exist_when_create_topics_responds_and_none_of_a_deleted_topic(
         client.produce("many", b"old", partition=MANY - 1)
         client.delete_topic("many")
         assert logs_of(client, "many") == set()
-        # What is left of the old one is still being put aside now.
+        # The broker is still renaming the directories of the former topic.
         client.create_topic("many", partitions=MANY)
         client.produce("many", b"new", partition=MANY - 1)
         assert [record.value for record in client.consume("many", until="end")] == [b"new"]

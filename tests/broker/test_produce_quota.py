@@ -31,7 +31,7 @@ def test_client_over_its_quota_gets_its_response_and_is_muted_for_the_throttle_t
         assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 0
         assert answer["throttle_time_ms"] > 0
         assert connection.read_answer(API_VERSIONS, 0)["error_code"] == 0
-        # Less a little: the clock of the broker's loop counts whole milliseconds, and may lag.
+        # Slightly less: the clock of the broker's loop counts milliseconds, and can lag.
         assert time.monotonic() - began >= answer["throttle_time_ms"] / 1000 * 0.9
 
 

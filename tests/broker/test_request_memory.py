@@ -1,4 +1,4 @@
-"""The memory for requests: who may take it, who has to give it back, and order within it."""
+"""The memory for requests: its limits, its release, and the order of requests."""
 
 import os
 import struct
@@ -62,7 +62,7 @@ def unfinished(sent: int) -> bytes:
 
 
 def is_open(connection: RawConnection) -> bool:
-    """Whether the broker has not closed a connection that it never answers on."""
+    """Whether the broker has not closed a connection without responses."""
     connection.sock.setblocking(False)
     try:
         return bool(connection.sock.recv(1))
@@ -224,7 +224,7 @@ def test_large_requests_count_as_memory_while_they_are_executed(
         # The thread processes requests sequentially. When this one is done, the others are too.
         answer = connection.produce(topic, one_batch(os.urandom(90 * KIB), codec=4))
         assert answer["error_code"] == 0
-    # The frames have 4 MiB each; beside them is what one batch unfolds to.
+    # The frames have 4 MiB each. One decompressed batch is added.
     assert target.peak_bytes() - before < QUEUED_BYTES_MAX + UNFOLDED_BYTES_MAX + SLACK_BYTES
 
 
@@ -286,7 +286,7 @@ def test_large_requests_are_read_completely_among_small_ones(
             b"%d" % number * size for number, size in enumerate([200 * KIB, 1, 450 * KIB, 9] * 4)
         ]
         frames = [connection.produce_frame("pieces", one_batch(value)) for value in values]
-        # Ends of pieces fall before, inside and behind a length, and all over what follows it.
+        # Chunks end before, inside and after a length prefix, and anywhere in the request.
         stream = memoryview(b"".join(frames))
         at = 0
         for number in range(1, 200):
@@ -314,7 +314,7 @@ def ends_at(connection: RawConnection, topic: str, offset: int) -> Callable[[], 
 def test_records_with_acks_0_are_written_after_their_producer_disconnected(
     broker: RunningBroker, is_polling: bool
 ) -> None:
-    """It waits behind a batch that is checked on a thread, or a long poll, when the end comes."""
+    """At the disconnect, the request waits for a batch on a thread, or for a long poll."""
     target = WatchedBroker(broker)
     topic = f"left-{is_polling}"
     # Behind a long poll nothing is read. All of it must fit into the socket's buffers, or the end

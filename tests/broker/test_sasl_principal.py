@@ -78,7 +78,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerConfig:
 
 
 async def questions_at(config: BrokerConfig, port: int, **login: Any) -> list[Question]:
-    """The questions that a broker asks about a client that writes and reads."""
+    """The authorizer calls of a broker for a client that writes and reads."""
     environment = Asked()
     broker = Broker(config, environment)
     await broker.start()

@@ -25,7 +25,7 @@ from tests.broker.test_bad_input_memory import bomb
 
 INT32_MAX = 0x7FFFFFFF
 STOP_SECONDS = 30.0
-"""It takes about one; the rest is for a busy machine."""
+"""A stop takes about 1 s. The limit allows for a busy machine."""
 MIB = 1 << 20
 
 

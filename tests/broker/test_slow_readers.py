@@ -98,7 +98,7 @@ def test_reader_that_waits_between_responses_gets_each_of_them(
 
 
 def test_readers_share_the_broker(target: WatchedBroker, response: bytes) -> None:
-    """One reader takes everything while the others, who asked first, take a part or nothing."""
+    """One client reads everything, while others with earlier requests read little or nothing."""
     with many(target.port, 8) as readers:
         for connection in readers:
             request(connection)

@@ -1,4 +1,4 @@
-"""What users' own tests are given: brokers as fixtures, and their logs where a test failed."""
+"""The pytest plugin for users: brokers as fixtures, and their logs for failed tests."""
 
 import os
 import signal

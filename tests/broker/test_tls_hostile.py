@@ -52,7 +52,7 @@ class Target:
 
 
 class Manual:
-    """A TLS client whose records can be changed on their way."""
+    """A TLS client whose records a test can change before they are sent."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self.sock = sock

@@ -1,4 +1,4 @@
-"""A broker that cannot start says so in one sentence, and ends with a code that is not 0."""
+"""A broker that cannot start prints one sentence, and its exit code is not 0."""
 
 import errno
 import os

@@ -48,7 +48,7 @@ BETWEEN_BROKERS = (
 
 
 class Target:
-    """A cluster, a topic of one partition in it, and what its store says of both."""
+    """A cluster, a topic with one partition, and the state of both in the store."""
 
     def __init__(self, cluster: RunningCluster) -> None:
         self.cluster = cluster
@@ -134,7 +134,7 @@ def replica_fetch(
     session_id: int = 0,
     session_epoch: int = 0,
 ) -> Message:
-    """What a follower asks that has everything before `offset`, or that follows nothing yet."""
+    """The fetch of a follower with all records before `offset`, or of one without partitions."""
     part = {
         "partition": 0,
         "current_leader_epoch": target.state.leader_epoch,
@@ -181,7 +181,7 @@ def test_replica_fetch_requires_the_internal_listener_and_the_broker_epoch(
             answer = client.produce("target", one_batch(b"not everywhere yet"), acks=1)
             offset = answer["base_offset"]
             for node in followers:
-                # Who fetches from behind a record has it. A client's word for that is not enough.
+                # A follower that fetches after a record has it. A fetch of a client proves nothing.
                 request = replica_fetch(target, node, epochs[node], offset=offset + 1)
                 client.ask(FETCH, FETCH_VERSION, request)
                 for claimed in (-1, 0, epochs[node] - 1, epochs[node] + 1, 2**63 - 1):

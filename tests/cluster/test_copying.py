@@ -1,4 +1,4 @@
-"""A single broker's tree on its way into ZooKeeper, interrupted and repeated."""
+"""Copying the tree of a single broker into ZooKeeper, interrupted and repeated."""
 
 import asyncio
 from collections.abc import Iterator

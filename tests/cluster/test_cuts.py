@@ -23,7 +23,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for all tests of this file; each leaves it whole."""
+    """One cluster for all tests of this file. Each test restores it."""
     directory = tmp_path_factory.mktemp("cluster")
     with RunningCluster.start(directory, settings=SETTINGS, links=True) as running:
         yield running

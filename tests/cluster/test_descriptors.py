@@ -1,4 +1,4 @@
-"""A leader without file descriptors at the moment of its first ISR change."""
+"""A leader without free file descriptors during its first ISR change."""
 
 import resource
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Disks of a live cluster that rot and fail, and a client that takes itself for a replica."""
+"""Damaged and failing disks in a live cluster, and a client that fetches like a replica."""
 
 import json
 import os
@@ -25,7 +25,7 @@ FETCH = 1
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for all tests of this file; each leaves it whole."""
+    """One cluster for all tests of this file. Each test restores it."""
     directory: Path = tmp_path_factory.mktemp("disks")
     with RunningCluster.start(directory, settings=SETTINGS) as running:
         yield running

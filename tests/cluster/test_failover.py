@@ -1,4 +1,4 @@
-"""What a cluster promises while its brokers die: real processes, a real ZooKeeper, librdkafka."""
+"""Failover of a live cluster: real processes, a real ZooKeeper, librdkafka."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for all tests of this file; each leaves it whole."""
+    """One cluster for all tests of this file. Each test restores it."""
     directory: Path = tmp_path_factory.mktemp("cluster")
     with RunningCluster.start(directory, settings=SETTINGS) as running:
         yield running
@@ -79,7 +79,7 @@ def test_nothing_is_lost_when_all_brokers_are_killed(cluster: RunningCluster, to
 def test_last_broker_rejects_writes_and_serves_reads(cluster: RunningCluster, topic: Topic) -> None:
     with Load(topic) as load:
         load.wait_for_more(100)
-    # A new leader cannot commit anything alone: it must have learnt before what is committed.
+    # A new leader cannot commit alone, so it must know the high watermark from before.
     wait_for("one high watermark on all brokers", lambda: len(high_watermarks(cluster, topic)) == 1)
     last = topic.leader()
     others = [each for each in cluster.brokers if each != last]

@@ -1,4 +1,4 @@
-"""Who takes part in a cluster: sessions that are taken away, ids and directories of others."""
+"""Registration of brokers: expired sessions, duplicate ids, directories of other clusters."""
 
 import asyncio
 import subprocess
@@ -23,7 +23,7 @@ LASTING = {**SETTINGS, "zookeeper.session.timeout.ms": "20000"}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for all tests of this file; each leaves it whole."""
+    """One cluster for all tests of this file. Each test restores it."""
     with RunningCluster.start(tmp_path_factory.mktemp("cluster"), settings=LASTING) as running:
         yield running
 
@@ -68,7 +68,7 @@ def test_broker_with_an_expired_session_registers_with_another_epoch(
 
 
 def refused(file: Path) -> str:
-    """What a broker with this file says before it ends."""
+    """The output of a broker that fails to start with this file."""
     command = [sys.executable, "-m", "headrace", "broker", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Partitions on the move while brokers are killed, come and go: nothing may be left behind."""
+"""Reassignments while brokers are killed, added and removed. No replica is left over."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.cluster.placement import (
 
 SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "2000"}
 RATE = 100_000
-"""Bytes in a second: a move takes a minute, unless it is let go."""
+"""Bytes per second: a reassignment takes a minute, unless the throttle is removed."""
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -35,7 +35,7 @@ def cluster(
 
 
 class SlowMove:
-    """Partition 0 of a topic, on its way from its leader to the broker that does not have it."""
+    """A reassignment of partition 0 from its leader to the broker without a replica."""
 
     def __init__(self, cluster: RunningCluster, topic: Topic, client: Client) -> None:
         self._topic = topic

@@ -76,7 +76,7 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], timeout=20, check=False)
 
     def drop(self, source: int, target: int) -> None:
-        """Nothing arrives from the one at the other; the other way it does."""
+        """Drop all packets from one broker to the other, in this direction only."""
         rule = f"ip saddr {self.address(source)} drop"
         chain = f"chain in {{\ntype filter hook input priority 0;\n{rule}\n}}"
         run(*self.enter(target), "nft", "-f", "-",
@@ -107,7 +107,7 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def cluster(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for all tests of this file; each leaves it whole."""
+    """One cluster for all tests of this file. Each test restores it."""
     directory: Path = tmp_path_factory.mktemp("namespaces")
     connect = (hosts.environment, free_port())
     settings_of = {

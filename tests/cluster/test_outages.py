@@ -22,7 +22,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for all tests of this file; each leaves it whole."""
+    """One cluster for all tests of this file. Each test restores it."""
     with RunningCluster.start(tmp_path_factory.mktemp("outages"), settings=SETTINGS) as running:
         yield running
 
@@ -91,7 +91,7 @@ def test_a_wiped_broker_that_restarts_first_does_not_lead(
     first.wait_until_ready()
     wait_until_leaderless(store, topic)
     wait_for("what it waits for", lambda: "waiting for brokers: brokers=1,3" in first.log(said))
-    # It stays so, for longer than ten seconds: each command takes a part of one.
+    # This does not change for more than ten seconds. Each command takes less than one.
     for _ in range(25):
         assert "No leader, waiting for brokers 1, 3:" in headrace("cluster", "describe", first)
         wait_until_leaderless(store, topic)

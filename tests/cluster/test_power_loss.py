@@ -33,7 +33,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Disk]]
 
 @pytest.fixture(scope="module")
 def cluster(disks: dict[int, Disk]) -> Iterator[RunningCluster]:
-    """One for all tests of this file; each leaves it whole."""
+    """One cluster for all tests of this file. Each test restores it."""
     with RunningCluster.start(disks[1].place.parent, settings=SETTINGS) as running:
         yield running
 

@@ -49,7 +49,7 @@ def test_returning_replica_serves_no_records_of_a_deleted_topic_b10(
     admin.delete_topics(["again"], request_timeout=DEADLINE_S)["again"].result(DEADLINE_S)
     wait_for("the topic gone", lambda: "again" not in admin.list_topics(timeout=5).topics)
     wait_until_all_agree(old)
-    # What lies on the third disk has the same name, goes further, and is as good to look at.
+    # The log on the third disk has the same name, is longer, and is valid.
     topic = Topic(cluster, "again", partitions=1, replication_factor=2)
     with Load(topic, "9") as load, connect(cluster.bootstrap) as client:
         load.wait_for_more(20)

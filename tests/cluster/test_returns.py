@@ -15,7 +15,7 @@ from headrace.testing.cluster import ClusterBroker, RunningCluster
 from tests.cluster.history import Load, Topic, check, wait_for
 
 SETTINGS = {
-    # Longer than a busy machine may keep a broker from running: that would elect, too.
+    # Longer than a busy machine can delay a broker, which would also cause an election.
     "zookeeper.session.timeout.ms": "20000",
     "replica.lag.time.max.ms": "2000",
     "log.retention.check.interval.ms": "200",
@@ -26,7 +26,7 @@ WRONG_CLOCK = Path(__file__).parent / "wrong_clock"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """One for all tests of this file; each leaves it whole."""
+    """One cluster for all tests of this file. Each test restores it."""
     with RunningCluster.start(tmp_path_factory.mktemp("returns"), settings=SETTINGS) as running:
         yield running
 

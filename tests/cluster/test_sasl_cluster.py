@@ -150,7 +150,7 @@ def test_every_broker_knows_the_user_and_closes_its_connections(secured: Secured
     connections: list[RawConnection] = []
     try:
         for address in secured.secured.values():
-            # The other brokers learn of the user a moment later.
+            # The other brokers get the user slightly later.
             _log_in_eventually(secured, address, "bob", connections)
         secured.alter(UserScramCredentialDeletion("bob", ScramMechanism.SCRAM_SHA_256))
         for connection in connections:

@@ -39,7 +39,7 @@ def test_cut_blocks_data_and_healing_delivers_it(links: Links) -> None:
             links.cut(ZOOKEEPER, 1)
             one.sendall(b"held")
             one_end.sendall(b"held, too")
-            # What goes another way arrives, and by then the held would have, too.
+            # Data on another path arrives. By this time, data without a cut would have arrived.
             two.sendall(b"other")
             assert two_end.recv(100) == b"other"
             for end in (one, one_end):

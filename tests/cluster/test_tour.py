@@ -1,4 +1,4 @@
-"""`headrace tour` from the outside: what it says of its cluster, and that nothing is left of it."""
+"""`headrace tour` as a process: its output, and that it leaves no process or file."""
 
 import os
 import re
@@ -18,7 +18,7 @@ AFTER = r"  ([\d,]+) records/s are acknowledged, compared"
 
 @contextmanager
 def started(place: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A tour whose temporary files lie in `place`."""
+    """A tour with its temporary files in `place`."""
     with subprocess.Popen(
         [sys.executable, "-m", "headrace", "tour", "--fast", "--plain", *arguments],
         stdin=subprocess.DEVNULL,
@@ -68,14 +68,14 @@ def test_tour_prints_eight_steps_with_measurements(tmp_path: Path) -> None:
         said, _ = process.communicate()
         assert process.returncode == 0, said
     assert re.findall(r"^Step (\d) of 8:", said, re.MULTILINE) == list("12345678")
-    # Where the first record lies, and who reads it.
+    # The file of the first record, and the consumer that reads it.
     assert "broker-2/mill-0/00000000000000000000.log" in said
     assert re.search(r"through broker 2; idle: consumer [AB]", said)
     # One broker is too little, three are enough.
     assert "Each broker of this tour is limited to" in said
     assert number(said, r"the queue grew by .* to ([\d,]+);") > 0
     assert number(said, AFTER) > number(said, BEFORE)
-    # Without replicas a dead broker's partitions are gone; with them others lead.
+    # Without replicas, partitions of a dead broker are unavailable; with them, others lead.
     assert number(said, r"s: ([\d,]+) acknowledged on partitions") == 0
     assert re.search(r"broker \d is killed; new leaders after [\d.]+ s\. \d: broker \d", said)
     assert "in sync: 2 of 3 replicas of 6 partitions" in said

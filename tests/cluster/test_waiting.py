@@ -1,4 +1,4 @@
-"""Commands that wait say for what."""
+"""Commands report the reason while they wait."""
 
 import subprocess
 import sys

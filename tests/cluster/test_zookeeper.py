@@ -95,7 +95,7 @@ def test_session_survives_a_restart_of_the_server(zookeeper: LocalZooKeeper) -> 
 def test_session_survives_a_server_that_accepts_connections_without_responses(
     zookeeper: LocalZooKeeper,
 ) -> None:
-    """As one on its way up can: here the second connection, and the third."""
+    """Like a starting server: drops the second and the third connection."""
     taken: list[asyncio.StreamWriter] = []
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

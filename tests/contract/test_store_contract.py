@@ -1,6 +1,6 @@
-"""What every coordination store must do: nodes, order, multi, sessions, outcomes.
+"""Contract of all coordination stores: nodes, order, multi, sessions, outcomes.
 
-Nothing here may look behind the port, but at whose clock there is.
+These tests use only the methods of the port and the clock of the store.
 """
 
 import asyncio

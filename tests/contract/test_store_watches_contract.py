@@ -1,4 +1,4 @@
-"""What every coordination store must do: watches. Nothing here may look behind the port."""
+"""Contract of all coordination stores: watches. These tests use only the methods of the port."""
 
 import asyncio
 

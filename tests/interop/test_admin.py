@@ -1,4 +1,4 @@
-"""Metadata, topics, partitions and configs, as each client asks for them."""
+"""Metadata, topics, partitions and configs with each client."""
 
 import time
 

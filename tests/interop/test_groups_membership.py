@@ -1,4 +1,4 @@
-"""Real clients in consumer groups: they share partitions, come and go, and lose no place."""
+"""Real clients in consumer groups: they share partitions, join, leave and resume."""
 
 import time
 import uuid
@@ -31,7 +31,7 @@ SETTINGS = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "200",
 }
-"""No delay of 0: kafka-python's leader may assign before it knows the topic, and then nothing."""
+"""Not 0: kafka-python's leader can assign nothing before it has the metadata of the topic."""
 Join = Callable[..., Living]
 
 
@@ -76,7 +76,7 @@ def filled(address: str) -> str:
 
 @pytest.fixture
 def join(address: str, filled: str, group: str) -> Iterator[Join]:
-    """Makes members of one group, and lets all of them leave in the end."""
+    """Create members of one group, which all leave at the end."""
     members: list[Living] = []
 
     def joined(kind: type[Member], **settings: Any) -> Living:
@@ -198,7 +198,7 @@ def test_six_members_of_three_clients_own_all_partitions(join: Join) -> None:
 def test_own_member_works_as_leader_and_follower_with_other_clients(
     other: type[Member], join: Join, is_first: bool
 ) -> None:
-    """The leader divides: it has to read what the other wrote, and the other what it wrote."""
+    """The leader decodes the subscription of the other member, which decodes the assignment."""
     kinds: list[type[Member]] = [HeadraceMember, other]
     first, second = (join(kind) for kind in (kinds if is_first else kinds[::-1]))
     until("both share", lambda: share([first, second]))

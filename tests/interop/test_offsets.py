@@ -1,4 +1,4 @@
-"""Finding one's place: seeks, watermarks, timestamps."""
+"""Offsets: seeks, watermarks, timestamps."""
 
 import pytest
 

@@ -49,7 +49,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Served:
-    """What a broker answers to consumers."""
+    """The responses of a broker to consumers."""
 
     uncommitted: dict[tuple[str, int], list[Row]]
     committed: dict[tuple[str, int], list[Row]]
@@ -60,7 +60,7 @@ class Served:
 
 @dataclass
 class Adopted:
-    """Kafka's answers, and copies of its directory: as it left it, and as it was in mid-run."""
+    """Kafka's responses, and copies of its directory after a stop and while it was running."""
 
     served: Served
     clean: Path
@@ -357,7 +357,7 @@ def latest(rows: Sequence[Row]) -> dict[bytes, bytes]:
 
 
 def check_dump(data: Path, offsets: dict[tuple[str, int], list[int]]) -> None:
-    """Every batch is sound to Kafka, and every index fits its log."""
+    """Kafka considers every batch valid, and every index matches its log."""
 
     def files(*kinds: str) -> list[Path]:
         directories = [data / f"{topic}-{index}" for topic, index in offsets]

@@ -18,7 +18,7 @@ from tests.java.conftest import compiled, run
 GROUPS = ("classic", "consumer")
 
 Places = dict[str, set[tuple[int, int]]]
-"""Where a value is: in one place, if all is well."""
+"""The offsets of each value: exactly one, without duplicates."""
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""Spark's own Kafka connector: against our broker, and beside our data source on the same topics.
+"""Spark's Kafka connector with Headrace's broker, compared with Headrace's data source.
 
-Transactions are tried against Apache Kafka, from which both have to read the same.
+Transactions are written to Apache Kafka. Both must read the same rows.
 """
 
 import json

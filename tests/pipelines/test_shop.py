@@ -1,4 +1,4 @@
-"""The sample project: its tables are what its events say, whatever comes."""
+"""The sample project: its tables match its events, also with invalid events."""
 
 import runpy
 from pathlib import Path
@@ -44,7 +44,7 @@ def write_nasty(client: Client) -> None:
 
 
 def reasons(client: Client) -> list[str]:
-    """Why each of the nasty ones is a dead letter, in the order in which they came."""
+    """The reasons of the dead letters, in the order of the invalid events."""
     found: dict[int, str] = {}
     for letter in client.consume("orders-dead-letters", until="end"):
         headers = {name: str(value or b"", "utf-8") for name, value in letter.headers}

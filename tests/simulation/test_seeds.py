@@ -1,4 +1,4 @@
-"""The simulator itself; `make test` and `make sim` run as many seeds as they are given time for."""
+"""Random seeds of the simulator. `make test` and `make sim` run seeds for a given time."""
 
 import logging
 

@@ -97,7 +97,7 @@ def test_deleted_topic_ends_a_stream_or_is_skipped(
     third = latest(lenient, second)
     assert third[stays] == {"0": 6}
     assert rows_of(lenient, second, third) == [b"b0", b"b1", b"b2"]
-    # A batch that was planned before the topic went away is read as far as it is there.
+    # A batch that was planned before the deletion is read as far as records exist.
     assert rows_of(lenient, first, third) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
     with pytest.raises(DataLoss, match="no longer exists"):
         latest(strict, second)

@@ -29,7 +29,7 @@ ARTIFACTS = (
 
 @contextmanager
 def hdfs(place: Path) -> Iterator[str]:
-    """A name node and a data node; gives their URI."""
+    """Start a name node and a data node; yields their URI."""
     assert shutil.which("mvn"), "tests/java/install.sh installs Maven"
     jars, details = place / "jars", place / "details.json"
     for artifact in ARTIFACTS:

@@ -79,7 +79,7 @@ def refused(files: SimulatedFiles) -> str:
 
 
 class NotedController:
-    """Takes what it is asked for, as the controller would."""
+    """Accepts every request, like the controller."""
 
     def __init__(self) -> None:
         self.created: dict[str, dict[str, Any]] = {}

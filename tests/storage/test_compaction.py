@@ -1,4 +1,4 @@
-"""Compaction of a log: what is read afterwards, what is chosen, and what stands in the way."""
+"""Compaction of a log: reads afterwards, selection of segments, and failures."""
 
 import errno
 
@@ -41,7 +41,7 @@ from tests.unit.log.cleaner_scenario import latest, records_of
 DAY_MS = 86_400_000
 
 
-# Reading what is left
+# Reads after a compaction
 
 
 def test_read_at_any_offset_returns_the_next_remaining_record() -> None:
@@ -140,7 +140,7 @@ def test_lost_derived_files_after_compaction_change_no_result() -> None:
 
 
 def check_answers(workload: CompactedWorkload, log: Log, before: dict[str, object]) -> None:
-    # An aborted transaction may begin later than it did, where its first records are gone.
+    # If its first records were removed, an aborted transaction starts later.
     after = answers(log)
     for name in ("range", "bytes", "reads", "times", "max", "stable", "size"):
         assert after[name] == before[name]
@@ -262,7 +262,7 @@ def test_dirtiest_log_is_compacted_first() -> None:
     assert first.log is dirty
 
 
-# What stands in the way
+# Failures and limits
 
 
 def test_damaged_batch_stops_the_compaction_without_a_change() -> None:

@@ -36,7 +36,7 @@ def crashed_at(operation: int) -> CompactedWorkload:
 
 
 def check_records(workload: CompactedWorkload, log: Log) -> None:
-    """Each record is one that was written, each key has its last value, and the gone are gone."""
+    """Check that each record was written, each key has its last value, and no deleted key."""
     end = int(log.log_end_offset)
     written = {record.offset: record for record in records_of(workload.history)}
     found = records_of(batches_of(log))

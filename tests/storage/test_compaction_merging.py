@@ -27,7 +27,7 @@ def keyed(log: Log, start: int, count: int, now_ms: int) -> None:
 
 
 def sealed_small(count: int, config: TopicConfig) -> Log:
-    """A log of sealed segments with three keys each, of which none goes."""
+    """A log of sealed segments with three keys each, all of which stay."""
     log = open_log(SimulatedFiles(), config, SETTINGS)
     for number in range(count):
         keyed(log, number * 3, 3, NOW_MS)

@@ -71,7 +71,7 @@ def _run_and_kill(path: str, acknowledged_min: int) -> tuple[int, int]:
         epoch = int(child.stdout.readline().split()[1])
         acknowledged = [int(child.stdout.readline()) for _ in range(acknowledged_min)]
         child.send_signal(signal.SIGKILL)
-        # What it had still said before it died was acknowledged, too.
+        # The last output before the kill was also acknowledged.
         acknowledged += [int(line) for line in child.stdout.read().splitlines(keepends=True)]
     return acknowledged[-1], epoch
 

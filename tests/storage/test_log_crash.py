@@ -43,7 +43,7 @@ class Workload:
     aim: int = 0
     refused: int = 0
     uncertain: list[str] = field(default_factory=list)
-    """What was refused when the disk failed: a part of it may be there after all."""
+    """The batches that failed with the disk. A part of them might be in the log."""
     sequences: dict[int, int] = field(default_factory=dict)
     log: Log | None = None
 
@@ -93,7 +93,7 @@ class Workload:
         self.sequences[producer] = sequence + len(names)
 
     def refuse(self, log: Log, error: ApiError) -> None:
-        """Go back to what the log says it has: the producers will send the rest again."""
+        """Reset to the end of the log. The producers send the rest again."""
         assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
         self.refused += 1
         if log.is_offline and not self.uncertain:
@@ -123,7 +123,7 @@ def reopen(workload: Workload, files: SimulatedFiles) -> tuple[LogDirectory, Log
 
 
 def check_prefix(workload: Workload, log: Log, at_least: int) -> None:
-    """The log is a prefix of what was staged, holds all that it must, and starts where it may."""
+    """Check that the log is a prefix of the staged batches, complete, and has an allowed start."""
     end = int(log.log_end_offset)
     expected = workload.staged + workload.uncertain
     assert at_least <= end <= len(expected)

@@ -332,7 +332,7 @@ def test_tick_returns_the_logs_with_due_jobs() -> None:
     directory.load({})
     log = directory.create(A, ID, topic_config(flush_ms=500))
     directory.create(B, OTHER_ID, CONFIG)
-    # What is empty may be lost, and made again.
+    # An empty directory may be lost, and is created again.
     assert directory.logs_with_due_jobs(clock.now_ms) == []
     append(log, "x" * 100)
     # The first record is there: its directory must last.

@@ -61,7 +61,7 @@ def test_offsets_outside_of_the_log_are_out_of_range() -> None:
             log.read(offset, 1000, 1 << 40, True)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert log.read(180, 1000, 1 << 40, True) is None
-    # The batch that holds the start is sent whole, with what is before it.
+    # The batch that contains the start is sent completely, with its earlier records.
     assert first_offset(log, 20) == 18
 
 

@@ -63,7 +63,7 @@ def derived_files(files: SimulatedFiles) -> list[str]:
 
 
 def damages(data: bytes) -> list[bytes | None]:
-    """A file gone, empty, cut, longer, and with a byte changed at several places."""
+    """Yield a missing, empty, shorter, longer and damaged version of a file."""
     found: list[bytes | None] = [None, b"", data[:-1], data[: len(data) // 2], data + b"\0" * 24]
     places = sorted({0, len(data) // 3, len(data) // 2, max(len(data) - 1, 0)})
     found += [data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :] for at in places if data]
@@ -250,7 +250,7 @@ def test_a_tear_in_a_sealed_segment_that_was_not_synced_hides_no_later_segment()
         append(log, f"value {number}")
     assert len(log.segments.all) == 2
     first = files.read_file(f"{PATH}/{0:020d}.log")
-    # The power went: the first file lost whole batches at its end, the second is complete.
+    # A power loss: the first file lost complete batches at its end, the second is complete.
     whole = log.read(5, 1, 12, True)
     assert whole is not None
     files.write_file(f"{PATH}/{0:020d}.log", first[: whole.position], sync=True)

@@ -342,7 +342,9 @@ def test_delete_records_raises_the_log_start_durably() -> None:
     for image in (files.killed(), files.power_lost(3)):
         found = open_log(image, SMALL)
         assert found.log_start_offset == 7
-    assert log.delete_records(3, 12) == 7  # What is gone stays gone, and the answer says so.
+    assert (
+        log.delete_records(3, 12) == 7
+    )  # Deleted records stay deleted, and the call returns the higher start.
     work(log)
     assert log.log_start_offset == 7
     assert log.delete_records(-1, 12) == 12
@@ -368,7 +370,7 @@ def test_truncation_restores_the_former_state_of_the_log(offset: int) -> None:
             log.durable.request_checkpoint()
             work(log)
     log.truncate_to(offset, NOW_MS)
-    # A batch goes whole.
+    # A batch is removed completely.
     assert answers(log) == (expected[offset - offset % 2] if offset > 1 else answers(log))
     assert log.log_end_offset == offset - offset % 2
     assert answers(open_log(files.killed(), config)) == answers(log)

@@ -1,4 +1,4 @@
-"""The house style, where a machine can tell: sizes, names, and what pure modules may not touch."""
+"""Rules of style that a test can check: sizes, names, and imports of pure modules."""
 
 import ast
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""What real clients once said to a broker is said again, and the answers are what kio reads.
+"""Replays captured requests of real clients, and decodes the responses with kio.
 
-The conversations of three clients are kept whole, so their answers must also say the same as they
-did: the same errors, offsets, names and settings. The ids of topics and of fetch sessions are new,
-and are put where the old ones were.
+The captures of three clients are complete. So their responses must also have the same errors,
+offsets, names and settings as the captured ones. The ids of topics and of fetch sessions are new.
+They replace the captured ids.
 """
 
 import socket
@@ -39,7 +39,7 @@ PASSING = {
 }
 """What is not the same the second time."""
 GROUPS = range(8, 17)
-"""Which of a group's requests are answered how depends on when they come."""
+"""The responses to requests of a group depend on their timing."""
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def message_of(captured: Captured, frame: bytes) -> Message:
 
 
 def lasting(value: Any) -> Any:
-    """A message without what is different each time. An absent text can be null or empty."""
+    """A message without fields that differ in each run. A missing text can be null or empty."""
     if value == "":
         return None
     if isinstance(value, dict):
@@ -109,7 +109,7 @@ def test_captured_conversation_can_be_replayed(client: str, connection: socket.s
         for old, new in new_ids.items():
             request = request.replace(old, new)
         if captured.response is None:
-            if captured.api_key == PRODUCE:  # It asked for no acknowledgement.
+            if captured.api_key == PRODUCE:  # The request has acks=0.
                 connection.sendall(struct.pack(">i", len(request)) + request)
             continue
         if captured.api_key == FETCH:

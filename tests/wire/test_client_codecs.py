@@ -1,4 +1,4 @@
-"""The client's hand-written codecs say what kio's shapes say, in every version."""
+"""The client's hand-written codecs equal kio in every version."""
 
 from contextlib import suppress
 from typing import Any

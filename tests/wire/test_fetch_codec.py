@@ -1,4 +1,4 @@
-"""The hand-written Fetch codec says what kio says, for every version."""
+"""The hand-written Fetch codec equals kio in every version."""
 
 import io
 from dataclasses import fields
@@ -171,7 +171,7 @@ def test_a_request_cut_short_is_malformed(version: int, cut: int, topic_id: Any)
 
 
 class Slice:
-    """Stands for a part of a file: what it holds is put in its place by the test."""
+    """Replaces a range of a file. The test inserts its bytes into the response."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -74,7 +74,7 @@ def test_fast_readers_return_a_request_or_reject_it(seed: int) -> None:
         body = rng.choice(bodies)
         for _ in range(rng.randrange(4)):
             body = mutator.mutated(body)
-        # In the middle of a buffer: what is around it must not be read.
+        # In the middle of a buffer, whose other bytes must not be read.
         data = b"\x7f" * 9 + body + b"\x7f" * 9
         try:
             read(data, 9, 9 + len(body), rng.choice(versions))
@@ -100,7 +100,7 @@ def admitted(frame: bytes) -> Batch:
 
 
 def test_accepted_batch_is_readable_by_consumers(seed: int) -> None:
-    """Ours reads all of them, and kafka-python as many records as the header says."""
+    """Headrace reads all batches. kafka-python reads as many records as the header has."""
     mutator = Mutator(seed)
     rng = mutator.rng
     taken = 0
@@ -129,10 +129,10 @@ def test_accepted_batch_is_readable_by_consumers(seed: int) -> None:
 
 
 def is_plain(batch: Batch) -> bool:
-    """Whether kafka-python is up to it.
+    """Whether kafka-python can read the batch.
 
-    It reads a record's unused attributes as a number of any length, wants the names of headers to
-    be UTF-8, and knows one snappy stream in a batch. Kafka looks at none of this, and nor do we.
+    It reads a record's unused attributes as a number of any length, requires UTF-8 in names of
+    headers, and supports one snappy stream per batch. Kafka and Headrace have none of these limits.
     """
     payload, at, end = plain_payload(batch)
     while at < end:

@@ -1,4 +1,4 @@
-"""The hand-written codec of OffsetCommit says what the codec for all says, for every version."""
+"""The hand-written codec of OffsetCommit equals the generic codec in every version."""
 
 from random import Random
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""The hand-written Produce codec says what kio says, for every version."""
+"""The hand-written Produce codec equals kio in every version."""
 
 import io
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The follower's hand-written Fetch says what kio says, and the leader's codec understands it."""
+"""The follower's hand-written Fetch codec equals kio, and the leader's codec decodes it."""
 
 from contextlib import suppress
 from typing import Any

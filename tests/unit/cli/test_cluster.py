@@ -1,4 +1,4 @@
-"""What the command line says of a cluster that is not well."""
+"""The output of `headrace cluster` for a cluster with problems."""
 
 from uuid import UUID
 

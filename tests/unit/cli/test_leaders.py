@@ -1,4 +1,4 @@
-"""`headrace leaders elect`: partitions that do not exist, confirmations, and what is shown."""
+"""`headrace leaders elect`: unknown partitions, confirmations, and the output."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Plans as files, and what is shown while partitions move."""
+"""Plan files, and the progress of reassignments."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_progress_shows_bytes_rate_and_remaining_time() -> None:
 
 
 class ClientWithOneSilent:
-    """Broker 2 does not answer; it follows broker 1."""
+    """Broker 2 does not respond. Its replica is a follower of broker 1."""
 
     def describe_cluster(self) -> ClusterInfo:
         return ClusterInfo("id", 1, (Node(1, "a", 9092), Node(2, "b", 9092), Node(3, "c", 9092)))

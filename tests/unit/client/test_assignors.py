@@ -1,4 +1,4 @@
-"""The assignors of the classic protocol, and what members tell each other (KIP-429, KIP-792)."""
+"""The assignors of the classic protocol, and encoded subscriptions (KIP-429, KIP-792)."""
 
 from random import Random
 

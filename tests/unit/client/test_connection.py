@@ -1,4 +1,4 @@
-"""One connection: negotiation, order, and peers that do not speak the protocol."""
+"""One connection: negotiation, order, and servers that do not use the Kafka protocol."""
 
 from typing import Any
 
@@ -125,7 +125,7 @@ def test_long_response_is_read_completely_in_one_call(portion: int) -> None:
     bodies = [answer.data[answer.at : answer.end] for answer in answers]
     assert bodies == [bytes([number]) * size for number, size in enumerate(sizes, 1)]
     if portion <= 300_000:
-        # The second came as one piece after its size: nothing was joined for it.
+        # The second response arrived in one piece after its size, so no pieces were joined.
         assert any(answers[1].data is piece for piece in pieces)
         assert peer.bytes_to_read() == 0
 

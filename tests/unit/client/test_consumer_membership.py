@@ -52,7 +52,7 @@ def test_partitions_are_revoked_before_new_ones_are_added(world: World, group: C
     group.assignment = (1, 2)
     group.epoch = 2
     program.pass_ms(11_000)
-    # Heartbeats go on, and nothing is said of partitions, while the program is to be asked.
+    # Heartbeats continue without partitions until the program has handled the event.
     assert group.heartbeats()[-1]["topic_partitions"] is None
     assert program.member.owned == places(0, 1)
     program.poll_until_owned((1, 2))

@@ -57,7 +57,7 @@ def test_eager_member_revokes_all_partitions_before_it_joins_again(
     group.fail(HEARTBEAT, ErrorCode.REBALANCE_IN_PROGRESS)
     joins = len(world.requests(JOIN_GROUP))
     program.pass_ms(5_000)
-    # The program has not been told yet: it may be working on the records.
+    # The program has not handled the event yet: it might process the records.
     assert len(world.requests(JOIN_GROUP)) == joins
     assert len(world.requests(HEARTBEAT)) >= 4
     assert program.member.owned == places(0, 1)

@@ -1,4 +1,4 @@
-"""Where records go when their sender does not say."""
+"""Partitions of records if the program specifies none."""
 
 from random import Random
 

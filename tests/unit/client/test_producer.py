@@ -304,7 +304,7 @@ def test_at_most_five_requests_are_in_flight_per_broker() -> None:
 
 
 def test_first_batch_of_a_producer_is_sent_alone() -> None:
-    """A broker that does not know a producer takes any sequence from it."""
+    """A broker accepts any sequence of an unknown producer."""
     scene = Scene(batch_bytes_max=100)
     scene.world.answers[PRODUCE] = lambda node, request: None
     for _ in range(20):

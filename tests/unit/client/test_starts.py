@@ -1,4 +1,4 @@
-"""Where a consumer begins, as the broker is asked for it."""
+"""The ListOffsets timestamps of start positions."""
 
 import re
 from datetime import UTC, datetime

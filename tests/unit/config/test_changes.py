@@ -1,4 +1,4 @@
-"""Changes to settings through the protocol, and what DescribeConfigs then tells."""
+"""Changes of settings through the protocol, and the results of DescribeConfigs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The settings table: its rows, their limits, and what a refusal says."""
+"""The settings table: its rows, their limits, and the texts of errors."""
 
 import pytest
 

@@ -47,7 +47,7 @@ def state_of(
 
 
 def worlds() -> Iterator[tuple[PartitionState, dict[int, LiveBroker]]]:
-    """Every ISR, every leader, and for each broker: gone, same, back clean or not, leaving."""
+    """Every ISR, every leader, and each state of a broker: dead, same, restarted, leaving."""
     for size in NODES:
         for isr in permutations(NODES, size):
             for leader in (*isr, NO_LEADER):
@@ -161,7 +161,7 @@ def test_partition_waits_for_every_missing_member() -> None:
         assert elect_only_comparable(state, live, 2) is None
         after = recover(state, live, dict.fromkeys(live, (3, 50)), min_insync=2)
         assert (after is None) == bool(away)
-    # A failed log can hold what the others lost.
+    # A failed log can have records that the others lost.
     live = dict.fromkeys(NODES, UNCLEAN)
     assert missing(state, live, offline=[2], min_insync=2) == [2]
     assert missing(state, live | {2: CLEAN}, min_insync=2) is None

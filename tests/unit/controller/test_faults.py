@@ -1,4 +1,4 @@
-"""The controller when its store, its session or its asker goes away, or another takes over."""
+"""The controller after a loss of its store, its session, its client or its role."""
 
 import asyncio
 import logging

@@ -37,7 +37,7 @@ def give_log(
 
 
 async def crash(cluster: Cluster, *node_ids: int) -> None:
-    """Kill these, all at one moment."""
+    """Kill these brokers simultaneously."""
     for node_id in node_ids:
         cluster.members[node_id].store.faults.suspend()
     for node_id in node_ids:
@@ -105,7 +105,7 @@ async def test_a_wiped_member_does_not_lead_before_a_complete_one_returns(
     give_log(cluster, 2, -1, 0)
     await cluster.agree()
     assert cluster.leader.state().leader == NO_LEADER
-    # Broker 3 was only killed: it leads without a comparison, and the other log is not asked for.
+    # Broker 3 was only killed. It becomes leader without a comparison with the other log.
     member = await cluster.add(3, previous_epoch=epoch)
     await until(lambda: cluster.leader.state().leader == 3)
     assert cluster.leader.state().isr_epochs == (member.controller.broker_epoch,)

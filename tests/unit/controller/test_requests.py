@@ -58,7 +58,7 @@ async def test_a_leader_changes_its_isr_through_the_controller(cluster: Cluster)
         assert (slot["isr"], slot["partition_epoch"]) == ([leader], 1)
         await cluster.agree()
         assert member.state().isr == (leader,)
-        # A copy of the request that comes late is answered as the first was.
+        # A late copy of the request gets the same response.
         again = await alter(cluster, member, (leader,), partition_epoch=0)
         assert again == slot
         grown = await alter(cluster, member, (leader, 3))
@@ -360,7 +360,7 @@ async def test_request_without_a_controller_waits_for_the_next(cluster: Cluster)
 async def test_request_is_not_forwarded_twice(cluster: Cluster) -> None:
     member = cluster.members[2]
     member.controller.image.controller_id = 2
-    # Broker 1 would be asked, and believes that broker 2 is the controller.
+    # Broker 1 would get the request, and its image has broker 2 as the controller.
     cluster.leader.controller._role.drop()
     member.controller.image.controller_id = 1
     topics = [{"name": "t", "num_partitions": 1, "replication_factor": 1}]

@@ -1,4 +1,4 @@
-"""The controller on a real embedded store: what it writes, shows and tells."""
+"""The controller on a real embedded store: its writes, its image and its notifications."""
 
 import asyncio
 from pathlib import Path

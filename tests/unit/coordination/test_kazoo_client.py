@@ -17,7 +17,7 @@ from headrace.coordination.port import SessionState, WatchEvent
 
 
 class Crossing:
-    """A client whose connection the test plays, and what it told the loop."""
+    """A client with a simulated connection, and its notifications of the loop."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []

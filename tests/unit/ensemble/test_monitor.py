@@ -1,4 +1,4 @@
-"""ZooKeeper nodes that die are restarted, with back-off."""
+"""Failed ZooKeeper nodes are restarted, with increasing pauses."""
 
 from pathlib import Path
 from typing import cast

@@ -1,4 +1,4 @@
-"""Which Java is chosen: the first that is new enough, and what it says of itself."""
+"""The choice of Java: the first installation that is new enough, and its release file."""
 
 from pathlib import Path
 

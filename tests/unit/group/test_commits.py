@@ -1,4 +1,4 @@
-"""Offsets that are committed together: one batch, and an answer for each who asked."""
+"""Simultaneous offset commits: one batch, and a response for each request."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The coordinator over a log, for groups of the newer protocol: what is answered, and when."""
+"""The coordinator with a log, for groups of the consumer protocol: responses and their time."""
 
 import asyncio
 from dataclasses import replace

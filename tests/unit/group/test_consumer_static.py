@@ -1,4 +1,4 @@
-"""Static members of a group of the newer protocol: an instance keeps its place while it is away."""
+"""Static members of the consumer protocol: an instance keeps its partitions while it is missing."""
 
 from headrace.group.assignment import NOTHING
 from headrace.group.messages import ConsumerHeartbeat

@@ -1,4 +1,4 @@
-"""Whom a classic group refuses: limits, protocols, strangers, and commits that come too late."""
+"""Rejected requests of a classic group: limits, protocols, unknown members, late commits."""
 
 import pytest
 

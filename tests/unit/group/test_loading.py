@@ -1,4 +1,4 @@
-"""Loading: whatever a log holds, the groups are as if every record had been applied in order."""
+"""Loading a log gives the same groups as applying every record in order."""
 
 import asyncio
 import struct

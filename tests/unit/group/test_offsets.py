@@ -1,4 +1,4 @@
-"""Committed offsets: what is taken, given back, kept and forgotten; and where groups live."""
+"""Committed offsets: commit, fetch, expiry and deletion; and the partition of a group."""
 
 import pytest
 

@@ -118,7 +118,7 @@ def test_group_is_decoded_unchanged(value: GroupValue) -> None:
     [
         (struct.pack(">hq", 0, 9) + string("m") + struct.pack(">q", 5), OffsetValue(9, -1, "m", 5)),
         (struct.pack(">hq", 2, 9) + string("m") + struct.pack(">q", 5), OffsetValue(9, -1, "m", 5)),
-        # Version 4 is flexible; tags behind what is known here are a newer Kafka's.
+        # Version 4 is flexible. Unknown tagged fields are those of a newer Kafka.
         (
             struct.pack(">hqi", 4, 9, 2) + b"\x02m" + struct.pack(">q", 5) + b"\x01\x00\x01\xff",
             OffsetValue(9, 2, "m", 5),

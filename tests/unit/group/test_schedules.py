@@ -1,6 +1,6 @@
-"""Random schedules of faults against groups; each assertion is in the worlds themselves.
+"""Random schedules of faults against groups. The assertions are in the scenario modules.
 
-HEADRACE_GROUP_SEEDS asks for more of them, as in HEADRACE_GROUP_SEEDS=5000.
+HEADRACE_GROUP_SEEDS sets the number of schedules, for example HEADRACE_GROUP_SEEDS=5000.
 """
 
 import os

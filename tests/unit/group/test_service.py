@@ -1,4 +1,4 @@
-"""The coordinator over a log: what is answered when, loading, finding, and bounds."""
+"""The coordinator with a log: responses, loading, look-up of coordinators, and limits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -115,7 +115,7 @@ class Bench:
         self.wait(0)
 
     async def member(self, group_id: str = "g") -> JoinReply:
-        """A group of one member, and what it heard when it joined; it has its assignment."""
+        """A group of one member with an assignment, and the response to its join."""
         request = join_request(group_id)
         required = await now(self.groups.join(group_id, request))
         waiting = self.groups.join(group_id, replace(request, member_id=required.member_id))
@@ -130,7 +130,7 @@ class Bench:
         return reply
 
     def commit(self, offset: int, group_id: str = "g") -> int | Awaitable[int]:
-        """The answer, or the wait for it; raises what is wrong."""
+        """The response, or an awaitable for it. Raises an error."""
         request = commits(CommitRequest(group_id), part(0, offset))
         heard: asyncio.Queue[list[CommitRequest]] = asyncio.Queue()
         if self.groups.commit_all([request], heard.put_nowait):

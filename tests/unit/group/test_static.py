@@ -1,4 +1,4 @@
-"""Static members (KIP-345): an instance keeps its place over a restart, and fences its double."""
+"""Static members (KIP-345): a restarted instance keeps its partitions and fences the old one."""
 
 import pytest
 

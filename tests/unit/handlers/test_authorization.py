@@ -1,4 +1,4 @@
-"""Every API asks the authorizer; a denied request gets the error that Kafka returns."""
+"""Every API calls the authorizer; a denied request gets the error that Kafka returns."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Commits from frame to answer: what is refused where, what goes together, and who waits."""
+"""OffsetCommit from request to response: errors, batches, and waiting requests."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What compaction keeps and what it drops, batch by batch."""
+"""The batches and records that compaction keeps and removes."""
 
 from typing import Any
 
@@ -186,7 +186,7 @@ def test_the_last_batch_of_a_producer_stays_without_its_records() -> None:
     assert (empty.producer_id, empty.base_sequence, empty.last_offset()) == (7, 2, 3)
     log.clean()
     assert log.batches[0] is empty
-    # What replays the log knows the producer's last sequence from it.
+    # A replay of the log gets the producer's last sequence from it.
     table = ProducerTable()
     table.apply(empty, empty.base_offset)
     assert table.entries[7].last_sequence() == 3

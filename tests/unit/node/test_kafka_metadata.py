@@ -1,4 +1,4 @@
-"""The few records of Kafka's metadata log that tell whose topics are in a data directory."""
+"""The records of Kafka's metadata log that are adopted with a data directory."""
 
 import struct
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Rows that Spark committed and that no file holds fail a run, and are read again by the next."""
+"""Committed rows without a file fail a run, and the next run reads them again."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What Spark's files tell of a pipeline without Spark: rows written, positions reached, status."""
+"""Reading the files of Spark without Spark: written rows, positions, status."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A pipeline's project: its specification, and what lies where."""
+"""A pipeline's project: its specification and its directories."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The sample project as it is written: whole, for any name, and never over something else."""
+"""Writing the sample project: complete, with any name, and never over existing files."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""The header of a batch and the walk over its records: what is refused, and with which code."""
+"""Validation of batch headers and records, with the code of each error."""
 
 import struct
 import subprocess
@@ -297,7 +297,7 @@ def test_the_largest_timestamps_that_are_taken_add_up(sign: int) -> None:
 )
 def test_a_record_that_is_not_whole_is_rejected(payload: bytes) -> None:
     assert refused(with_records(payload, 1)) == ErrorCode.INVALID_RECORD
-    # The same with other bytes behind it: a walk must not find its end in the next request.
+    # The same with other bytes after it: a walk must not read into the next request.
     data = with_records(payload, 1)
     batch = read_batch(data + record() * 3, 0, len(data))
     with pytest.raises(ApiError):

@@ -93,7 +93,7 @@ def test_plain_batches_become_columns_where_they_lie(
         data += batch.frame
         offset = int(batch.last_offset()) + 3
         want += [one for one in read_records(batch) if first <= one.offset < limit]
-    # What is cut off at the end is no batch.
+    # An incomplete batch at the end is ignored.
     data += batch_of([NewRecord(b"k", b"v")]).frame[:cut]
     columns = Columns(True)
     assert columns.append_plain(data, len(b"before"), len(data), first, limit, True)

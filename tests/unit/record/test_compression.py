@@ -378,7 +378,7 @@ def test_a_bomb_takes_no_more_memory_than_its_limit(codec: int, tmp_path: Path) 
         bombs.append(xerial(bytes(32 << 20)))
     grown, codes = measured(codec, size_max, bombs, tmp_path)
     assert set(codes) == {"MESSAGE_TOO_LARGE"}
-    # The decoder's own state comes on top: lz4 holds two blocks of 4 MiB.
+    # The decoder also needs memory: lz4 has two blocks of 4 MiB.
     assert grown <= size_max + (10 << 20)
 
 

@@ -146,7 +146,7 @@ def test_truncation_waits_for_the_running_job_of_the_log() -> None:
 
 
 def test_truncation_below_the_high_watermark_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Only after an unclean election; the log must not pretend to have what it has not."""
+    """Only after an unclean election. The log must not report records that it lacks."""
     scene = Scene(isr=(1, 2))
     scene.leader.append("a", "b")
     scene.wire.catch_up()

@@ -1,7 +1,7 @@
-"""Three replicas whose leaders change at random, with no regard for who has what.
+"""Three replicas whose leaders change at random, also to replicas without all records.
 
-Whatever they wrote behind each other's back, all of them end as their last leader, byte for byte.
-(Elections here are as unclean as can be: what is committed is for other tests.)
+At the end, all logs are equal to that of the last leader, byte for byte. Elections are unclean, so
+committed records can be lost; other tests check them.
 """
 
 import random
@@ -17,7 +17,7 @@ SEEDS = range(16)
 
 
 def scanned_epochs(log: Log) -> list[tuple[int, int]]:
-    """The epochs as the batches themselves tell them (I14)."""
+    """The leader epochs of the batches (I14)."""
     found: list[tuple[int, int]] = []
     for segment in log.segments.all:
         walk = BatchWalk(log.files, segment.open().fd, 0, segment.size, True)

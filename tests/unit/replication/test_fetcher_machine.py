@@ -1,4 +1,4 @@
-"""A follower beside a real leader: catching up, sessions, and what goes wrong."""
+"""A follower with a real leader: replication, fetch sessions and errors."""
 
 import errno
 from dataclasses import replace

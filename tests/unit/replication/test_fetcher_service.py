@@ -1,4 +1,4 @@
-"""Followers over links that a test holds: dialling, asking, breaking, and beginning again."""
+"""Followers over simulated links: connecting, fetching, disconnects and reconnects."""
 
 import asyncio
 import errno
@@ -35,7 +35,7 @@ class LoopClock:
 
 
 class HeldLink:
-    """Carries requests to a leader's real handler, and answers when the leader has some."""
+    """Passes requests to a leader's real handler, and returns its responses."""
 
     def __init__(self, leader: Node, is_deaf: bool) -> None:
         self.is_open = True
@@ -128,7 +128,7 @@ class World:
             self.followers.follow(partition)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the loop run, and deliver what leaders have to say, until something holds."""
+        """Run the loop and deliver responses of leaders until a condition is true."""
         async with asyncio.timeout(40):
             while not condition():
                 await asyncio.sleep(0)

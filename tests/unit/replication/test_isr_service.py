@@ -1,4 +1,4 @@
-"""A leader asks for its in-sync replicas: what it counts on before, while and after (B5)."""
+"""A leader requests ISR changes: the replicas that it requires before, during and after (B5)."""
 
 import errno
 from collections.abc import Iterator
@@ -303,7 +303,7 @@ def test_leader_with_a_damaged_log_hands_over() -> None:
         part = world.asked[0]["topics"][0]["partitions"][0]
         assert part["new_isr_with_epochs"] == [{"broker_id": 2, "broker_epoch": epoch_of(2)}]
         await world.settled()
-        # It leads until it knows who does.
+        # It remains leader until it knows its successor.
         assert world.partition.is_leader
         assert world.committed() == (1, 2)
 

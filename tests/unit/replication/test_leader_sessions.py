@@ -1,4 +1,4 @@
-"""Followers that have a new connection while something of the last one is still on its way."""
+"""Followers with a new connection while requests of the former one are in flight."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_late_fetch_of_a_replaced_connection_is_ignored(
     if opens_session:
         late = wire.requests[0]
     assert late is not None
-    # The leader does not hear that the first one is gone before its last words.
+    # The last request of the first connection arrives before the leader notices its end.
     former, wire.peer = wire.peer, Peer()
     wire.machine.link_closed()
     scene.pass_ms(1000)

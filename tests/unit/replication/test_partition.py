@@ -1,4 +1,4 @@
-"""A partition's leader: what is committed, who is in sync, and what a change of the ISR does."""
+"""A partition's leader: committed records, in-sync replicas, and changes of the ISR."""
 
 from dataclasses import replace
 

@@ -14,7 +14,7 @@ KEY = ("t", 0)
 
 
 class Leader:
-    """Checks every second, and knows which followers fetch."""
+    """Runs a check every second, with a set of followers that fetch."""
 
     def __init__(
         self, others: tuple[int, ...] = (2, 3), needed: int = 2, fetch_wait_s: float = 0.5

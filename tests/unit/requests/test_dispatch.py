@@ -1,4 +1,4 @@
-"""Every advertised API at every version, from a random request to an answer that kio reads."""
+"""Every advertised API at every version, from a random request to a response that kio reads."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""A link between brokers, over real sockets: answers in order, or a clear end."""
+"""A link between brokers over real sockets: responses in order, or one error."""
 
 import asyncio
 import errno

@@ -102,7 +102,7 @@ def assert_smooth(sums: list[float], rate: float) -> None:
 def producers(
     count: int, send: Callable[[], tuple[float, float]], time: Time, rng: Random
 ) -> Iterator[tuple[float, float]]:
-    """Connections that send a request when the last one was answered and its wait is over."""
+    """Connections that send the next request after the response and its throttle time."""
     due = [time.now] * count
     while True:
         at = min(range(count), key=due.__getitem__)

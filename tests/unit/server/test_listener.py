@@ -1,4 +1,4 @@
-"""Which addresses a listener takes."""
+"""The addresses on which a listener accepts connections."""
 
 import errno
 import logging

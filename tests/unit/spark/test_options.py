@@ -1,4 +1,4 @@
-"""The data source's options: what each means, and what is said of those that cannot be honoured."""
+"""The options of the data source, and the errors of unsupported ones."""
 
 import json
 import re

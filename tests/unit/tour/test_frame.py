@@ -1,4 +1,4 @@
-"""The tour's screen where there is little room."""
+"""The frames of the tour in small and large terminals."""
 
 from io import StringIO
 from types import SimpleNamespace

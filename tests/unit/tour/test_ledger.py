@@ -21,7 +21,7 @@ def test_a_record_that_was_acknowledged_is_missing_until_it_is_read() -> None:
     assert (ledger.queue, ledger.missing) == (2, 0)
     ledger.acknowledge(first, 240, 0, 1, 0.5)
     assert (ledger.queue, ledger.missing, ledger.longest_wait_s) == (1, 1, 0.5)
-    # Readers may be told of a record before its producer is.
+    # A consumer can read a record before its producer gets the acknowledgement.
     ledger.count_read(0, 1, b"wheel", second, 0.6)
     assert ledger.missing == 1
     ledger.acknowledge(second, 240, 0, 1, 0.7)
