@@ -121,7 +121,7 @@ def work(log: Log, now_ms: int = NOW_MS) -> int:
     count = 0
     while (job := log.next_job(now_ms)) is not None:
         job.run()
-        log.done(job)
+        log.finish_job(job)
         count += 1
         assert count < 100
     return count
@@ -217,5 +217,5 @@ def run_job(log: Log) -> OSError | None:
     job = log.next_job(NOW_MS)
     assert job is not None
     job.run()
-    log.done(job)
+    log.finish_job(job)
     return job.error

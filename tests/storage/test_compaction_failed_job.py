@@ -42,7 +42,7 @@ def with_the_recovery_point_in_a_sealed_segment(
     assert job is not None
     workload.files.fail_at = {workload.files.operations + number: code for number in range(4, 9)}
     job.run()
-    log.done(job)
+    log.finish_job(job)
     workload.files.fail_at = {}
     assert job.error is not None
     assert log.durable.recovery_point == point < log.segments.base_offsets[-1]

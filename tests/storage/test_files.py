@@ -162,7 +162,7 @@ def test_jobs_run_in_another_thread_during_appends(tmp_path: Path) -> None:
     for number in range(600):
         append(log, f"{number}", producer=(1, 0, number))
         if running is not None and not running[0].is_alive():
-            log.done(running[1])  # type: ignore[arg-type]
+            log.finish_job(running[1])  # type: ignore[arg-type]
             running = None
         job = log.next_job(NOW_MS) if running is None else None
         if job is not None:
@@ -170,7 +170,7 @@ def test_jobs_run_in_another_thread_during_appends(tmp_path: Path) -> None:
             running[0].start()
     if running is not None:
         running[0].join()
-        log.done(running[1])  # type: ignore[arg-type]
+        log.finish_job(running[1])  # type: ignore[arg-type]
     work(log)
     assert log.durable.synced_offset == 600
     assert directory.close({PARTITION: 600})

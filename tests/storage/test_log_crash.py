@@ -105,7 +105,7 @@ class Workload:
     def work(self, log: Log) -> None:
         while (job := log.next_job(self.clock.now_ms)) is not None:
             job.run()
-            log.done(job)
+            log.finish_job(job)
             self.saw(log)
             if job.error is not None:
                 break

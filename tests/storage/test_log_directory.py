@@ -212,7 +212,7 @@ def test_a_job_of_a_deleted_partition_leaves_no_trace_in_a_new_one_of_that_name(
     directory.delete(A)
     append(directory.create(A, OTHER_ID, CONFIG), "new")
     job.run()
-    log.done(job)
+    log.finish_job(job)
     again = opened(files.killed())
     again.load({A: (OTHER_ID, CONFIG)})
     assert values(again.create(A, OTHER_ID, CONFIG)) == ["new"]

@@ -42,7 +42,7 @@ def dropped(files: SimulatedFiles) -> Log:
     assert job is not None
     log.roll(NOW_MS)
     job.run()
-    log.done(job)
+    log.finish_job(job)
     assert (log.log_start_offset, log.segments.base_offsets) == (5, [5])
     return log
 

@@ -92,7 +92,7 @@ def test_a_segment_rolled_while_a_new_start_is_synced_is_removed_after_its_snaps
         append(log, "acknowledged", producer=(2, 0, 0))
         files.crash_at = files.operations + crash_at if crash_at else -1
         job.run()
-        log.done(job)
+        log.finish_job(job)
         work(log)
         return log
 

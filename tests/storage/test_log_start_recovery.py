@@ -163,7 +163,7 @@ def free(log: Log) -> None:
         job = log.next_job(NOW_MS)
         if job is not None:
             job.run()
-            log.done(job)
+            log.finish_job(job)
 
 
 def operations_of_free(is_settled: bool) -> int:
@@ -214,14 +214,14 @@ def test_a_full_disk_without_room_for_a_name_reuses_an_index_file() -> None:
     first = log.next_job(NOW_MS)
     assert first is not None
     first.run()
-    log.done(first)
+    log.finish_job(first)
     assert first.error is not None
     create = files.operations + 1
     files.fail_at = {create: errno.ENOSPC}
     second = log.next_job(NOW_MS)
     assert second is not None
     second.run()
-    log.done(second)
+    log.finish_job(second)
     assert second.error is None
     assert files.trace[create - 1].endswith(".start")
     start = int(log.log_start_offset)

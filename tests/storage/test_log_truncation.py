@@ -217,7 +217,7 @@ def test_a_truncation_after_a_job_that_failed_behind_its_checkpoint() -> None:
     job.run()
     # The checkpoint is on disk, and the log does not know it.
     job.error = OSError(errno.EMFILE, "too many open files")
-    log.done(job)
+    log.finish_job(job)
     log.truncate_to(COUNT + 2, NOW_MS)
     assert log.durable.recovery_point <= log.segments.base_offsets[-1]
     append(log, "other", epoch=9)
@@ -233,7 +233,7 @@ def test_a_segment_dropped_before_a_restart_of_the_log_is_not_removed_after_it()
     job = log.next_job(NOW_MS)
     assert job is not None
     job.run()
-    log.done(job)
+    log.finish_job(job)
     assert log.durable.files_to_remove
     # The names of the dropped segments are used again before a job has removed them.
     log.truncate_fully_and_start_at(base, NOW_MS)

@@ -62,7 +62,7 @@ def test_every_write_requires_a_sync_with_flush_messages_1() -> None:
     append(log, "c")
     assert log.next_job(NOW_MS) is None
     job.run()
-    log.done(job)
+    log.finish_job(job)
     assert log.durable.synced_offset == 1
     assert log.durable.is_job_requested
     assert work(log) == 1
@@ -87,7 +87,7 @@ def test_flush_ms_bounds_how_long_a_record_stays_unsynced() -> None:
     job = log.next_job(NOW_MS + 1000)
     assert job is not None
     job.run()
-    log.done(job)
+    log.finish_job(job)
     assert log.durable.synced_offset == 1
     append(log, "b")
     assert log.next_job(NOW_MS + 1500) is None
@@ -101,7 +101,7 @@ def test_sync_includes_segments_that_were_rolled_before_it() -> None:
     job = log.next_job(NOW_MS)
     assert job is not None
     job.run()
-    log.done(job)
+    log.finish_job(job)
     assert log.durable.synced_offset == 12
     for seed in range(5):
         assert len(offsets(open_log(files.power_lost(seed), SMALL))) == 12
@@ -127,7 +127,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_again(kind: str) -> None:
     if kind == "sync_directory":
         files.fail_at[before + 3] = errno.EIO
     job.run()
-    log.done(job)
+    log.finish_job(job)
     assert log.is_offline
     assert log.durable.synced_offset == synced
     with pytest.raises(ApiError) as refused:
@@ -145,7 +145,7 @@ def test_checkpoint_that_fails_on_a_full_disk_is_written_later() -> None:
     job = log.next_job(NOW_MS)
     assert job is not None
     job.run()
-    log.done(job)
+    log.finish_job(job)
     assert job.error is not None
     assert not log.is_offline
     assert log.durable.recovery_point == 0
@@ -171,7 +171,7 @@ def test_a_job_for_which_no_file_can_be_opened_is_done_later() -> None:
         if job is None:
             break
         job.run()
-        log.done(job)
+        log.finish_job(job)
         attempts += job.error is not None
         assert not log.is_offline
     assert attempts >= 3
@@ -189,7 +189,7 @@ def test_new_log_start_during_a_job_gets_a_separate_job() -> None:
     assert job is not None
     log.delete_records(1, 2)
     job.run()
-    log.done(job)
+    log.finish_job(job)
     assert log.log_start_offset == 0
     assert log.durable.is_job_requested
     work(log)
@@ -209,7 +209,7 @@ def test_retention_frees_space_on_a_full_disk() -> None:
         job = log.next_job(NOW_MS)
         if job is not None:
             job.run()
-            log.done(job)
+            log.finish_job(job)
     assert files.used_bytes() < files.capacity
     append(log, "there is room again")
 

@@ -173,7 +173,7 @@ class Driver:
         self.pending, self._has_run = (job, then), False
 
     def _job_done(self, job: LogJob) -> None:
-        self.log.done(job)
+        self.log.finish_job(job)
         self.observe()
         self.start_job()
 

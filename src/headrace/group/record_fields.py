@@ -59,7 +59,7 @@ def read_text(cursor: Cursor, flexible: bool = False) -> str:
 
 
 def read_bytes(cursor: Cursor, flexible: bool) -> bytes:
-    size = int(cursor.bytes_range(flexible))
+    size = int(cursor.bytes_size(flexible))
     start = int(cursor.take(size))
     return cursor.data[start : start + size]
 

@@ -94,9 +94,9 @@ class OpenSegments:
 
     def add(self, segment: "Segment") -> None:
         """Add a segment that was opened. If the limit is reached, close another one."""
-        if segment.is_in_cache:
+        if segment.is_tracked:
             return
-        segment.is_in_cache = True
+        segment.is_tracked = True
         segments = self._segments
         if len(segments) < self.open_max:
             segments.append(segment)
@@ -111,7 +111,7 @@ class OpenSegments:
             candidate.is_recently_used = False
             self._hand += 1
         candidate.close()
-        candidate.is_in_cache = False
+        candidate.is_tracked = False
         segments[self._hand] = segment
         self._hand += 1
 

@@ -2,7 +2,7 @@
 """One partition's log: stages batches, writes them together, reads them as slices of files.
 
 Runs on the loop thread only, without locks. Only methods whose docstring says so wait for the disk.
-A worker thread runs the jobs that sync and write checkpoints (`next_job`, `done`). Recovery,
+A worker thread runs the jobs that sync and write checkpoints (`next_job`, `finish_job`). Recovery,
 retention, truncation and look-ups by time are in separate modules.
 
 1. `stage` changes only memory. `write` appends all staged batches with one call. If that fails, it
@@ -48,7 +48,7 @@ class Log:
     def __init__(
         self,
         files: Files,
-        cache: OpenSegments,
+        open_segments: OpenSegments,
         path: str,
         partition: TopicPartition,
         topic_id: UUID,
@@ -57,7 +57,7 @@ class Log:
         settings: LogSettings,
     ) -> None:
         self.files: Files = files
-        self.cache: OpenSegments = cache
+        self.open_segments: OpenSegments = open_segments
         self.path: str = path
         self.partition: TopicPartition = partition
         self.topic_id: UUID = topic_id
@@ -322,7 +322,7 @@ class Log:
             return
         if not self._has_active_indexes:
             self._load_active_indexes()
-        segment = Segment(self.files, self.cache, self.path, self.log_end_offset, now_ms)
+        segment = Segment(self.files, self.open_segments, self.path, self.log_end_offset, now_ms)
         try:
             if not self.durable.is_directory_durable:
                 durability.make_directory_durable(self)
@@ -427,12 +427,12 @@ class Log:
 
     # Changes for upkeep, truncation and compaction
 
-    def raise_start(self, offset: i64) -> None:
+    def raise_log_start(self, offset: i64) -> None:
         """Set the log start to a higher offset that is durable."""
         self.log_start_offset = offset
         self.epochs.cut_start(offset)
 
-    def set_start(self, offset: i64) -> None:
+    def set_log_start(self, offset: i64) -> None:
         """Set the log start of a log without records."""
         self.log_start_offset = offset
         self.durable.set_target_start(offset)
@@ -523,9 +523,9 @@ class Log:
         """The next job for a worker; None if none is due or one is running."""
         return durability.next_job(self, now_ms)
 
-    def done(self, job: LogJob) -> None:
+    def finish_job(self, job: LogJob) -> None:
         """Apply the result of a job that has run. After a failed sync, the log is offline."""
-        durability.done(self, job)
+        durability.finish_job(self, job)
 
     def delete_records(self, before: int, high_watermark: int) -> int:
         """Request a higher log start (-1: the high watermark). The next job makes it durable.

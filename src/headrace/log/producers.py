@@ -288,7 +288,7 @@ class ProducerTable:
         return len(idle)
 
     def _drop_idle(self) -> None:
-        """Drop the tenth of the producers that was idle longest, so that this is rare."""
+        """Drop the producers that were idle longest, more than necessary, so that this is rare."""
         idle = [
             (entry.last_active_offset, producer_id)
             for producer_id, entry in self.entries.items()

@@ -42,9 +42,9 @@ _SEARCH_BYTES: Final = 8192
 class Segment:
     __slots__ = (
         "_aborted",
-        "_cache",
         "_files",
         "_index",
+        "_open_segments",
         "_saved_aborted",
         "_saved_index",
         "_saved_largest",
@@ -64,10 +64,10 @@ class Segment:
         "index_crc",
         "index_size",
         "indexes_on_disk",
-        "is_in_cache",
         "is_name_synced",
         "is_recently_used",
         "is_sealed",
+        "is_tracked",
         "largest_timestamp",
         "largest_timestamp_offset",
         "size",
@@ -78,10 +78,15 @@ class Segment:
     )
 
     def __init__(
-        self, files: Files, cache: OpenSegments, directory: str, base_offset: int, now_ms: int
+        self,
+        files: Files,
+        open_segments: OpenSegments,
+        directory: str,
+        base_offset: int,
+        now_ms: int,
     ) -> None:
         self._files: Files = files
-        self._cache: OpenSegments = cache
+        self._open_segments: OpenSegments = open_segments
         self.stem: str = f"{directory}/{base_offset:020d}"
         self.suffix: str = ""
         """The last suffix of its file names while they replace other files (`.swap`).
@@ -93,7 +98,7 @@ class Segment:
         self.file: LogFile | None = None
         self.is_recently_used: bool = False
         """Whether it was used since `OpenSegments` last considered closing it."""
-        self.is_in_cache: bool = False
+        self.is_tracked: bool = False
         """Whether `OpenSegments` contains it."""
         self.is_sealed: bool = False
         self.is_name_synced: bool = False
@@ -163,7 +168,7 @@ class Segment:
                 fd = self._files.open(path)
             file = LogFile(self._files, path, fd)
             self.file = file
-            self._cache.add(self)
+            self._open_segments.add(self)
         self.is_recently_used = True
         return file
 
@@ -180,7 +185,7 @@ class Segment:
         self.file = file
         self.is_recently_used = True
         self.start_indexes()
-        self._cache.add(self)
+        self._open_segments.add(self)
 
     def start_indexes(self) -> None:
         """Start with empty indexes."""
@@ -248,7 +253,7 @@ class Segment:
             data = self._load(".index", self.index_size, self.index_crc)
             index = OffsetIndex.from_bytes(data) if data is not None else self.reindex()
             self._index = index
-            self._cache.add(self)
+            self._open_segments.add(self)
         return index
 
     def time_index(self) -> TimeIndex:

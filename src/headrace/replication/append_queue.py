@@ -208,7 +208,7 @@ class AppendQueue:
 
     def _after_job(self, partition: Partition, job: LogJob) -> None:
         log = partition.log
-        log.done(job)
+        log.finish_job(job)
         self.update_time()
         partition.listeners.job_done()
         partition.notify_log_start()

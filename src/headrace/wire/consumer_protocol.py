@@ -38,7 +38,7 @@ def read_subscription(raw: bytes) -> Subscription | None:
     try:
         version = int(cursor.read_i16())
         topics = tuple(_read_text(cursor) for _ in range(int(cursor.count(False, 2))))
-        size = max(int(cursor.bytes_range(False)), 0)
+        size = max(int(cursor.bytes_size(False)), 0)
         start = int(cursor.take(size))
         user_data = raw[start : start + size]
         owned = _read_partitions(cursor) if version >= _OWNED_SINCE else ()

@@ -81,7 +81,7 @@ class Cursor:
                 raise MalformedRequest("a message contains too many items")
         return count
 
-    def bytes_range(self, flexible: bool) -> i64:
+    def bytes_size(self, flexible: bool) -> i64:
         """The size of a bytes field; -1 for null. The caller then takes the bytes."""
         return self.uvarint() - 1 if flexible else self.read_i32()
 

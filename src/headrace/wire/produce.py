@@ -105,7 +105,7 @@ def _read_topic(cursor: Cursor, version: i64, flexible: bool) -> ProduceTopic:
     partitions: i64 = cursor.count(flexible, 5)
     while partitions > 0:
         index: i64 = cursor.read_i32()
-        size: i64 = cursor.bytes_range(flexible)
+        size: i64 = cursor.bytes_size(flexible)
         if size == -1:
             topic.partitions.append(ProducePartition(key, index, -1, -1))
         else:

@@ -151,7 +151,7 @@ def _string_reader(name: str, flexible: bool, nullable: bool) -> Read:
 
 def _bytes_reader(name: str, flexible: bool, nullable: bool) -> Read:
     def read(cursor: Cursor, budget: Budget) -> bytes | None:
-        size = cursor.bytes_range(flexible)
+        size = cursor.bytes_size(flexible)
         if size == -1:
             _check_null(name, nullable)
             return None

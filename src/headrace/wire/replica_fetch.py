@@ -167,7 +167,7 @@ def _read_part(cursor: Cursor, key: bytes) -> FetchedPartition:
         cursor.skip_tags()
         aborted -= 1
     cursor.take(4)
-    size: i64 = cursor.bytes_range(True)
+    size: i64 = cursor.bytes_size(True)
     if size > 0:
         part.start = cursor.take(size)
         part.end = part.start + size

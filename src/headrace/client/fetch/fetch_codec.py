@@ -143,7 +143,7 @@ def _result(cursor: Cursor, version: int, topic: str | UUID) -> FetchResult:
         if flexible:
             cursor.skip_tags()
     preferred_replica = cursor.read_i32() if version >= 11 else -1
-    size = max(cursor.bytes_range(flexible), 0)
+    size = max(cursor.bytes_size(flexible), 0)
     start = cursor.take(size)
     leader = read_leader(cursor, 1) if flexible else None
     return FetchResult(

@@ -211,7 +211,7 @@ def recovery_snapshot(log: "Log") -> int:
 
 
 def _new_segment(log: "Log", facts: SegmentFacts, last: Segment) -> Segment:
-    segment = Segment(log.files, log.cache, log.path, facts.base_offset, facts.created_ms)
+    segment = Segment(log.files, log.open_segments, log.path, facts.base_offset, facts.created_ms)
     segment.suffix = SWAP
     segment.size = facts.size
     segment.is_sealed = True

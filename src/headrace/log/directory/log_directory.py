@@ -55,8 +55,8 @@ from headrace.model.topics import TopicPartition
 _LOG = logging.getLogger(__name__)
 
 STRAY_SUFFIX = "-stray"
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of the process, not of one log. The start fails."""
+_PROCESS_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that do not concern only one log, so the start fails."""
 
 
 class DirectoryError(Exception):
@@ -79,7 +79,7 @@ class LogDirectory:
         self.settings = (settings or LogSettings())._replace(
             failed=self._log_failed, rejected=self._write_rejected
         )
-        self.cache = OpenSegments(open_max)
+        self.open_segments = OpenSegments(open_max)
         self._checkpoint_problem = RecurringProblem(_LOG, clock.monotonic)
         self._write_problem = RecurringProblem(_LOG, clock.monotonic)
         self.was_clean = False
@@ -100,7 +100,7 @@ class LogDirectory:
         self.strays: dict[str, UUID | None] = {}
         """Directories of former topics, renamed because a new topic has the same name.
 
-        With the topic id under which the directory was recorded, if this process renamed it.
+        The value is the recorded topic id, if this process has renamed the directory.
         """
         self.lost_file_count = 0
         """The number of files that recovery has set aside since the start."""
@@ -288,7 +288,7 @@ class LogDirectory:
                     continue
                 log = self._open_log(partition, topic_id, config, self.was_clean)
             except OSError as error:
-                if error.errno in _EXHAUSTED:
+                if error.errno in _PROCESS_ERRORS:
                     raise
                 reason = f"{error.filename or self._file(str(partition))}: {error.strerror}"
                 self._logs[partition] = self._offline_log(partition, topic_id, config, reason)
@@ -353,14 +353,12 @@ class LogDirectory:
         path = self._file(str(partition))
         now_ms = self.clock.wall_ms()
         kafka_offsets = self._kafka_offsets_of(partition)
-        settings = self.settings
-        state = recover(
-            self.files, self.cache, path, config, settings, now_ms, kafka_offsets, is_synced
-        )
+        files, opened, settings = self.files, self.open_segments, self.settings
+        state = recover(files, opened, path, config, settings, now_ms, kafka_offsets, is_synced)
         self.lost_file_count += state.lost_file_count
         if self.recorded.checkpointed.get(str(partition), topic_id) != topic_id:
             self.high_watermarks.pop(partition, None)
-        log = Log(self.files, self.cache, path, partition, topic_id, config, state, settings)
+        log = Log(files, opened, path, partition, topic_id, config, state, settings)
         if kafka_offsets is not None:
             log.set_first_dirty_offset(kafka_offsets.first_dirty_offset)
         if log.is_offline:
@@ -392,9 +390,10 @@ class LogDirectory:
         """A log that rejects reads and writes, and ends at its checkpointed high watermark."""
         path = self._file(str(partition))
         end = self.high_watermarks.get(partition, 0)
-        segment = Segment(self.files, self.cache, path, end, self.clock.wall_ms())
+        files, opened = self.files, self.open_segments
+        segment = Segment(files, opened, path, end, self.clock.wall_ms())
         state = offline_state(segment, 0, reason)
-        log = Log(self.files, self.cache, path, partition, topic_id, config, state, self.settings)
+        log = Log(files, opened, path, partition, topic_id, config, state, self.settings)
         self._log_failed(partition, IncompleteFiles(log.offline_reason))
         return log
 

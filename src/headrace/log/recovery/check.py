@@ -37,7 +37,7 @@ from headrace.record.batch import Batch, crc32c, read_batch
 from headrace.record.decode import read_records
 
 _PRODUCERS_MAX = 1 << 31
-_NAMES = (LOG_CHECKPOINT, LEADER_EPOCHS, PARTITION_METADATA)
+_FIXED_NAMES = (LOG_CHECKPOINT, LEADER_EPOCHS, PARTITION_METADATA)
 
 
 class Problem(NamedTuple):
@@ -75,7 +75,7 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
     """Check all segments, indexes, checkpoints and snapshots of one partition."""
     report = Report()
     listing = files.list_directory(directory)
-    if _find_directories(listing, report):
+    if _report_directories(listing, report):
         return report
     is_offline = _check_checkpoint(files, directory, report)
     checkpoint = read_log_checkpoint(files, directory)
@@ -104,20 +104,17 @@ def _is_recorded(files: Files, directory: str) -> bool:
     return recorded_partitions.has(files, data, name)
 
 
-def _find_directories(listing: list[FileInfo], report: Report) -> bool:
-    """Report directories that have the name of a file of the log; return whether any exist."""
+def _report_directories(listing: list[FileInfo], report: Report) -> bool:
+    """Report directories that have the name of a file of the log. Returns whether any exist."""
     for info in listing:
-        is_file_name = offset_of(info.name) >= 0 or info.name in _NAMES
+        is_file_name = offset_of(info.name) >= 0 or info.name in _FIXED_NAMES
         if info.is_directory and is_file_name and not is_lost(info.name):
             report.problems.append(Problem(info.name, -1, "it is a directory, not a file"))
     return bool(report.problems)
 
 
 def _check_checkpoint(files: Files, directory: str, report: Report) -> bool:
-    """Report a problem if no crash explains the files; return whether there is one.
-
-    The log then stays offline.
-    """
+    """Report a problem if no crash explains the files. Returns whether the log stays offline."""
     before = read_log_checkpoint(files, directory)
     listing = files.list_directory(directory)
     if (
@@ -177,7 +174,7 @@ class _SegmentCheck:
         cut_from: int | None,
         progress: Progress | None,
     ) -> None:
-        """Recovery cuts the segment at damage from `cut_from` on, and at no damage if None."""
+        """Recovery cuts damage at or above the position `cut_from`; None: it cuts nothing."""
         self._files = files
         self._directory = directory
         self._name = name

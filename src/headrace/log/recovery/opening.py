@@ -55,7 +55,7 @@ def read_log_checkpoint(files: Files, path: str) -> LogCheckpoint | None:
 
 def recover(
     files: Files,
-    cache: OpenSegments,
+    open_segments: OpenSegments,
     path: str,
     config: TopicConfig,
     settings: LogSettings,
@@ -68,7 +68,7 @@ def recover(
         # Otherwise a power failure could undo a rename or removal that recovery relies on.
         files.sync_directory(path)
     return _Recovery(
-        files, cache, path, config, settings, now_ms, kafka_offsets or KafkaOffsets()
+        files, open_segments, path, config, settings, now_ms, kafka_offsets or KafkaOffsets()
     ).run()
 
 
@@ -76,7 +76,7 @@ class _Recovery:
     def __init__(
         self,
         files: Files,
-        cache: OpenSegments,
+        open_segments: OpenSegments,
         path: str,
         config: TopicConfig,
         settings: LogSettings,
@@ -84,7 +84,7 @@ class _Recovery:
         kafka_offsets: KafkaOffsets,
     ) -> None:
         self.files = files
-        self.cache = cache
+        self.open_segments = open_segments
         self.path = path
         self.config = config
         self.settings = settings
@@ -160,7 +160,7 @@ class _Recovery:
         assert self.checkpoint is not None
         end = max(self.log_start_offset, self.checkpoint.recovery_point)
         return offline_state(
-            Segment(self.files, self.cache, self.path, end, self.now_ms),
+            Segment(self.files, self.open_segments, self.path, end, self.now_ms),
             self.log_start_offset,
             reason,
             EpochCache(self.checkpoint.epochs),
@@ -182,7 +182,7 @@ class _Recovery:
                 self.start_file_offset = max(self.start_file_offset, offset)
                 self.is_checkpoint_due = True
         for offset, info in sorted(logs.items()):
-            segment = Segment(self.files, self.cache, self.path, offset, info.modified_ms)
+            segment = Segment(self.files, self.open_segments, self.path, offset, info.modified_ms)
             segment.size = info.size
             segment.is_sealed = True
             self.segments.append(segment)
@@ -249,7 +249,7 @@ class _Recovery:
         last = below[-1]
         known = facts.get(last.base_offset)
         if known is None and not (above and above[0].base_offset == point):
-            return self._scan_again(last, above)
+            return self._scan_last_completely(last, above)
         size = last.size
         if known is not None:
             last.size = known.size
@@ -264,7 +264,7 @@ class _Recovery:
             self._scan(above, 0, must_be_contiguous=True)
         return point
 
-    def _scan_again(self, last: Segment, above: list[Segment]) -> int:
+    def _scan_last_completely(self, last: Segment, above: list[Segment]) -> int:
         """Scan the complete segment of the recovery point, because its size is unknown."""
         self.segments.pop()
         self.uncovered = [each for each in self.uncovered if each is not last]
@@ -470,7 +470,7 @@ class _Recovery:
             self.uncovered.append(last)
 
     def _add_active(self) -> None:
-        segment = Segment(self.files, self.cache, self.path, self.end_offset, self.now_ms)
+        segment = Segment(self.files, self.open_segments, self.path, self.end_offset, self.now_ms)
         segment.create()
         if self.checkpoint is not None:
             # Otherwise a power failure could remove this segment, and keep the next one.

@@ -101,14 +101,14 @@ def _close_each(logs: "Sequence[Log]", now_ms: int) -> bool:
     _run_jobs(list(jobs.values()))
     is_clean = True
     for log, job in jobs.items():
-        durability.done(log, job)
+        durability.finish_job(log, job)
         second = None
         if job.error is None and job.recovery_point < 0:
             # On a full disk, the first job only makes a new log start durable.
             second = durability.next_job(log, now_ms)
         if second is not None:
             second.run()
-            durability.done(log, second)
+            durability.finish_job(log, second)
         is_clean = is_clean and (second or job).error is None
     for log in logs:
         log.release()
@@ -156,7 +156,7 @@ def _close_together(logs: "Sequence[Log]", now_ms: int, sync_all: Callable[[], N
     for log, job, files in jobs:
         if job.error is None:
             job.error = error or _attempt(files.finish)
-        durability.done(log, job)
+        durability.finish_job(log, job)
     for log in logs:
         log.release()
     return all(job.error is None for _, job, _ in jobs)

@@ -1,7 +1,7 @@
 """Builds a log's jobs for the worker: syncs, checkpoints, removal of files and of cached pages.
 
 Each log has at most one job at a time. The loop builds it from encoded bytes, and applies its
-result in `done`.
+result in `finish_job`.
 
 1. A job first syncs log files and their names, then writes producer snapshots, then the checkpoint
    that covers both, then removes files. So a snapshot is durable before the segments that it
@@ -339,7 +339,7 @@ def _add_snapshot_removals(log: "Log", job: LogJob) -> None:
             job.removed_snapshots.append(offset)
 
 
-def done(log: "Log", job: LogJob) -> None:
+def finish_job(log: "Log", job: LogJob) -> None:
     """Apply the result of a job that has run."""
     durable = log.durable
     durable.end_job()

@@ -1,7 +1,7 @@
 """Work on the files of one log that waits for the disk. A worker thread runs it.
 
 A job contains all its input: open files and encoded bytes. It uses no state of the loop, so clients
-can use the log while the job runs. Afterwards, the loop passes the job to `Log.done`.
+can use the log while the job runs. Afterwards, the loop passes the job to `Log.finish_job`.
 
 1. Steps run in order, and the first error ends the job. So each step can rely on the ones before
    it.
@@ -97,7 +97,7 @@ class LogJob:
         return job
 
     def run(self) -> None:
-        """Run all steps. Stores an OSError in `error`, which `Log.done` reads."""
+        """Run all steps. Stores an OSError in `error`, which `Log.finish_job` reads."""
         if self.error is not None:
             return
         try:

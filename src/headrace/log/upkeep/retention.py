@@ -107,7 +107,7 @@ def apply_log_start(log: "Log", offset: int) -> None:
     A later job removes their files.
     """
     if offset > log.log_start_offset:
-        log.raise_start(offset)
+        log.raise_log_start(offset)
     count = bisect_right(log.segments.base_offsets, log.log_start_offset) - 1
     if count <= 0:
         return

@@ -126,7 +126,7 @@ def _truncated_copy(
     log: "Log", segment: Segment, size: int, aborted: list[AbortedTransaction]
 ) -> Segment:
     """A segment as it will be after its truncation, with its indexes."""
-    part = Segment(log.files, log.cache, log.path, segment.base_offset, segment.created_ms)
+    part = Segment(log.files, log.open_segments, log.path, segment.base_offset, segment.created_ms)
     part.size = size
     part.first_timestamp = segment.first_timestamp
     part.reindex(log.config.index_interval_bytes)
@@ -189,7 +189,7 @@ def _replace_by_empty_segment(
     """Replace all segments by an empty one, which begins at `base_offset`."""
     checkpoint = checkpoint_of(log.topic_id, offset, base_offset)
     files = log.files
-    segment = Segment(files, log.cache, log.path, base_offset, now_ms)
+    segment = Segment(files, log.open_segments, log.path, base_offset, now_ms)
     segment_path = segment.path(".log")
     path = snapshot_path(log.path, offset)
     files.write_file(segment_path + TEMPORARY, b"", sync=False)
@@ -210,7 +210,7 @@ def _replace_by_empty_segment(
         if producers.entries:
             files.rename(path + TEMPORARY, path)
             log.durable.add_snapshot(offset)
-    log.set_start(offset)
+    log.set_log_start(offset)
     log.epochs.cut_end(0)
     log.replace_segments([segment], offset, producers)
     _LOG.info("log emptied: partition=%s log_start_offset=%d", log.partition, offset)
@@ -235,21 +235,21 @@ def skip_to(log: "Log", offset: int, now_ms: int) -> None:
     if durable.job is not None:
         raise errors.busy(log.partition)
     empty = log.active()
-    segment = Segment(log.files, log.cache, log.path, offset, now_ms)
+    segment = Segment(log.files, log.open_segments, log.path, offset, now_ms)
     try:
         segment.create()
     except OSError as error:
         raise errors.not_written(log.partition, error) from None
     durable.move_pending_snapshot(empty.base_offset, offset)
     if len(log.segments.all) == 1:
-        log.set_start(offset)
+        log.set_log_start(offset)
     log.replace_segments([*log.segments.all[:-1], segment], offset, log.producers)
     durable.request_checkpoint()
     while durable.recovery_point < offset and not log.is_offline:
         job = durability.next_job(log, now_ms)
         if job is not None:
             job.run()
-            durability.done(log, job)
+            durability.finish_job(log, job)
         if job is None or job.error is not None:
             # Without a checkpoint above the gap, start-up would treat the gap as lost segments.
             log.go_offline((job and job.error) or OSError(EIO, "no checkpoint was written"))
