@@ -458,3 +458,14 @@ def test_invalid_settings_of_brokers_are_invalid_requests(
     body = {"resources": [resource], "validate_only": True}
     reply = connection.ask(INCREMENTAL_ALTER_CONFIGS, 1, body)
     assert reply["responses"][0]["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+def test_a_repeated_partition_of_list_offsets_is_returned_once(
+    connection: RawConnection, new_topic: str
+) -> None:
+    create_topic(connection, new_topic)
+    partition = {"partition_index": 0, "timestamp": -1}
+    topics = [{"name": new_topic, "partitions": [partition] * 2}] * 2
+    (topic,) = connection.ask(LIST_OFFSETS, 1, {"replica_id": -1, "topics": topics})["topics"]
+    (found,) = topic["partitions"]
+    assert found["error_code"] == ErrorCode.INVALID_REQUEST

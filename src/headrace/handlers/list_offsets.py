@@ -68,11 +68,13 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     if elected is not None:
         await elected
     is_committed_only = request.get("isolation_level") == _READ_COMMITTED
-    topics = []
+    results: dict[str, dict[int, Message]] = {}
     for topic in request["topics"]:
-        entries = []
         for requested in topic["partitions"]:
             index = requested["partition_index"]
+            entries = results.setdefault(topic["name"], {})
+            if index in entries:
+                continue
             try:
                 if topic["name"] in denied:
                     raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -82,12 +84,15 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
                 epoch = requested.get("current_leader_epoch", NO_EPOCH)
                 partition = leader_partition(broker, topic["name"], index, epoch)
                 found = await _find(broker, partition, requested["timestamp"], is_committed_only)
-                entries.append({"partition_index": index, **found})
+                entries[index] = {"partition_index": index, **found}
             except ApiError as error:
-                entries.append({"partition_index": index, "error_code": error.code})
-        if entries:
-            topics.append({"name": topic["name"], "partitions": entries})
-    return {"topics": topics}
+                entries[index] = {"partition_index": index, "error_code": error.code}
+    return {
+        "topics": [
+            {"name": name, "partitions": list(entries.values())}
+            for name, entries in results.items()
+        ]
+    }
 
 
 def refuse(request: Message, error: ApiError) -> Message:
