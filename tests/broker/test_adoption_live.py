@@ -9,6 +9,7 @@ import pytest
 from headrace.client import TopicPartition, connect
 from headrace.record.build import NewRecord, build_batch
 from headrace.testing import BrokerFailed, RunningBroker
+from tests.broker.raw import eventually
 from tests.interop.client import Record, Stored
 from tests.interop.librdkafka import Librdkafka
 
@@ -58,6 +59,22 @@ def test_partitions_are_served_and_stay_after_the_next_start_without_the_option(
         assert "partitions of unknown topics" not in broker.log()
     with RunningBroker.start(data, options=["--adopt"]) as broker:
         check(broker)
+
+
+def test_partitions_are_served_again_after_the_store_was_lost(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with RunningBroker.start(data) as broker:
+        client = Librdkafka(broker.address)
+        client.create_topic("orders")
+        client.produce("orders", RECORDS, idempotent=True)
+        broker.kill()
+    for path in data.glob("headrace-store*"):
+        path.unlink()
+    with RunningBroker.start(data) as broker:
+        eventually("the hint", lambda: "start a single broker with --adopt" in broker.log())
+    with RunningBroker.start(data, options=["--adopt"]) as broker:
+        client = Librdkafka(broker.address)
+        assert values(client.consume("orders", 20)) == [r.value for r in RECORDS]
 
 
 def test_adoption_resumes_after_an_interrupted_start(tmp_path: Path) -> None:

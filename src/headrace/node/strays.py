@@ -108,8 +108,9 @@ class Strays:
             _log.error("stray replicas kept after an internal error", exc_info=error)
         else:
             _log.warning(
-                "stray replicas kept, the store might lack topics; delete them once they are not "
-                "needed: directory=%s count=%d",
+                "stray replicas kept, the store might lack topics; start a single broker with "
+                "--adopt to serve them, or delete them once they are not needed: directory=%s "
+                "count=%d",
                 self._logs.path,
                 len(self._names),
             )
