@@ -50,6 +50,7 @@ def test_one_option_starts_a_secured_cluster(tmp_path: Path, brokers: tuple[str,
         try:
             modes = {path.name: path.stat().st_mode & 0o777 for path in admin.parent.iterdir()}
             assert modes == dict.fromkeys(FILES, 0o600)
+            assert data.stat().st_mode & 0o777 == 0o700
             assert started.stdout.count(f"users create bob --config {admin}") == 1
             assert not password or password == admin.read_text()
             password = admin.read_text()

@@ -59,6 +59,9 @@ def secure_settings(data: Path, *, is_cluster: bool) -> dict[str, str]:
     directory = (data / DIRECTORY).absolute()
     try:
         data.mkdir(parents=True, exist_ok=True)
+        if not directory.exists():
+            # ACLs do not protect records from other users of this machine who can read the files.
+            data.chmod(0o700)
         directory.mkdir(mode=0o700, exist_ok=True)
         _create_certificates(directory)
         _create_admin(directory)
