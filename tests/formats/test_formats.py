@@ -45,8 +45,8 @@ def test_pipeline_fills_tables_of_a_format_and_counts_their_rows(
     pipeline.write("b.sql", COUNTING.format("f"))
     if VERSION not in BUILDS[name]:
         with pipeline.start("run") as command:
-            command.finish(exit_code=1)
-            assert f"format {name} has no build for Spark" in command.log.read_text()
+            command.finish(exit_code=2)
+            assert f"Format {name} has no build for Spark" in command.log.read_text()
         assert not (pipeline.directory / ".headrace" / "server.log").exists()
         return
     fill(client, ["one", "three"])

@@ -70,6 +70,6 @@ def test_run_without_the_archive_fails_before_the_first_flow(
     with pipeline.start("run", "--master", cluster.master, *CONF) as command:
         assert command.finish(1) == ""
     said = command.log.read_text()
-    assert "executors cannot run Headrace: " in said, said
+    assert "Executors cannot run Headrace: " in said, said
     assert "Pass --pack" in said
     assert "completed" not in said

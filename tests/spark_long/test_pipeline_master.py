@@ -28,7 +28,7 @@ def test_a_pipeline_runs_on_a_standalone_cluster(broker: RunningBroker, tmp_path
         assert ground(client) == ["ONE", "THREE"]
         with pipeline.start("run", "--full-refresh", "nothing") as refused:
             refused.finish(2)
-            assert "unknown table 'nothing' in --full-refresh" in refused.log.read_text()
+            assert "Unknown table 'nothing' in --full-refresh" in refused.log.read_text()
         pipeline.write("c.sql", "CREATE MATERIALIZED VIEW far_wrong AS\nSELECT no FROM far_lines;")
         checked = pipeline.done("dry-run", exit_code=1)
         assert "transformations/c.sql:2: flow far_wrong: " in checked
