@@ -26,10 +26,10 @@ ALL = [(OLDEST[0], minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
 API = "tests/unit/spark/test_pyspark_api.py"
 SHORT = [
     API,
-    "tests/spark/test_reading.py::test_rows_are_the_records_with_all_that_they_carry",
-    "tests/spark/test_streaming.py::test_runs_go_on_where_they_ended_and_their_group_shows_it",
-    "tests/spark/test_writing.py::test_rows_become_records_where_java_would_put_them",
-    "tests/spark/test_writing.py::test_a_stream_goes_from_topic_to_topic",
+    "tests/spark/test_reading.py::test_rows_contain_all_fields_of_the_records",
+    "tests/spark/test_streaming.py::test_runs_resume_at_the_checkpoint_and_commit_to_their_group",
+    "tests/spark/test_writing.py::test_rows_are_written_to_the_partitions_of_the_java_producer",
+    "tests/spark/test_writing.py::test_stream_copies_a_topic",
 ]
 """A batch and a stream, read and written."""
 

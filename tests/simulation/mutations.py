@@ -69,7 +69,7 @@ MUTATIONS = (
         "a new leader adds followers to the ISR that lack records of its epoch's start",
         "headrace/replication/partition.py",
         (("            and follower.end_offset >= self.epoch_start_offset\n", ""),),
-        f"{_PARTITION}::test_a_follower_is_let_in_only_with_what_was_there_when_the_epoch_began",
+        f"{_PARTITION}::test_follower_is_admitted_only_with_all_records_of_earlier_epochs",
     ),
     Mutation(
         "B5",
@@ -96,7 +96,7 @@ MUTATIONS = (
                 "        if unknown:\n",
             ),
         ),
-        f"{_ISR}::test_no_answer_is_no_outcome_and_the_same_is_asked_again",
+        f"{_ISR}::test_request_without_a_response_is_repeated",
     ),
     Mutation(
         "B6",
@@ -109,7 +109,7 @@ MUTATIONS = (
                 "        if epoch != UNKNOWN:\n",
             ),
         ),
-        f"{_PARTITION}::test_another_life_of_a_member_does_not_count_until_it_is_let_in",
+        f"{_PARTITION}::test_new_incarnation_of_a_member_is_ignored_until_it_is_admitted",
     ),
     Mutation(
         "B6-unclean",
@@ -117,7 +117,7 @@ MUTATIONS = (
         "headrace/controller/failover_machine.py",
         (("        if broker.kept(epoch):\n", "        if True:\n"),),
         "tests/unit/controller/test_failover_machine.py"
-        "::test_a_member_counts_only_under_the_epoch_of_its_row_b6",
+        "::test_isr_member_is_valid_only_with_its_broker_epoch_b6",
     ),
     Mutation(
         "B6-last",
@@ -130,7 +130,7 @@ MUTATIONS = (
             ),
         ),
         "tests/simulation/test_schedules.py"
-        "::test_a_torn_tail_of_the_last_in_sync_costs_nothing_that_was_acknowledged",
+        "::test_torn_write_of_the_last_in_sync_replica_loses_no_acknowledged_record",
     ),
     Mutation(
         "KIP-966",
@@ -154,7 +154,7 @@ MUTATIONS = (
                 "        if state.leader == self._node_id:\n",
             ),
         ),
-        "tests/unit/node/test_replicas.py::test_a_leadership_of_a_former_life_is_not_taken_up",
+        "tests/unit/node/test_replicas.py::test_leadership_of_a_former_incarnation_is_ignored",
     ),
     Mutation(
         "incident-2",
@@ -230,15 +230,14 @@ MUTATIONS = (
                 "        if peer.rights_version < 0:\n",
             ),
         ),
-        "tests/unit/requests/test_topic_permissions.py::test_answers_are_cached_until_the_rules_change",
+        "tests/unit/requests/test_topic_permissions.py::test_responses_are_cached_until_the_rules_change",
     ),
     Mutation(
         "B10",
         "a directory is served for another topic of the same name",
         "headrace/log/directory/partition_directories.py",
         (("    known = _topic_id_of(files, path)\n", "    known = topic_id\n"),),
-        "tests/storage/test_log_directory.py"
-        "::test_a_directory_of_a_former_topic_steps_aside[a-True]",
+        "tests/storage/test_log_directory.py::test_directory_of_a_former_topic_is_renamed[a-True]",
     ),
     Mutation(
         "I31",
@@ -263,8 +262,7 @@ MUTATIONS = (
                 "record.key is None or record.offset <= keys.get(record.key)",
             ),
         ),
-        "tests/unit/log/test_cleaner.py"
-        "::test_whatever_is_written_and_cleaned_readers_find_the_same_in_the_end",
+        "tests/unit/log/test_cleaner.py::test_random_writes_and_compactions_keep_the_last_values",
     ),
     Mutation(
         "retention",

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.model.errors import ErrorCode
 from headrace.model.quotas import PRODUCER_BYTE_RATE, user_entity
+from headrace.server.plane import HELD_BYTES_MAX
 from tests.unit.replication.replica_scenario import elect
 from tests.unit.server import plane_scenario
 from tests.unit.server.plane_scenario import Scene
@@ -199,10 +200,8 @@ def test_change_of_another_quota_ends_no_wait(scene: TimedScene) -> None:
     assert scene.partition.log.written_end_offset == 3
 
 
-def test_requests_that_wait_have_a_bounded_size(
-    scene: TimedScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.server.plane.HELD_BYTES_MAX", 100_000)
+def test_requests_that_wait_have_a_bounded_size(scene: TimedScene) -> None:
+    scene.memory.held_for_quotas = HELD_BYTES_MAX - 100_000
     limit(scene, PRODUCER_BYTE_RATE, 1_000_000.0)
     first, second, third = Client(scene), Client(scene), Client(scene)
     first.produce("v" * 500_000, acks=1)
@@ -210,4 +209,4 @@ def test_requests_that_wait_have_a_bounded_size(
     second.produce("w" * 90_000, acks=1)
     third.produce("x" * 90_000, acks=1)
     assert third.results() == [(1, ErrorCode.REQUEST_TIMED_OUT)]
-    assert scene.memory.held_for_quotas < 100_000
+    assert scene.memory.held_for_quotas < HELD_BYTES_MAX
