@@ -1,6 +1,6 @@
 """Measures freshness, memory and files of the sample pipeline under a constant load.
 
-    python -m bench.pipeline [--minutes 20] [--rate 2000] [--interval 5]
+    python -m bench.pipeline [--minutes 20] [--rate 2000] [--interval 5] [--merge]
 
 Owns the measurements of docs/PIPELINES.md. A producer sends events of orders at a fixed rate while
 `headrace pipeline run --watch` fills the tables. The timestamp of an event is its send time.
@@ -8,6 +8,8 @@ Owns the measurements of docs/PIPELINES.md. A producer sends events of orders at
 1. The age is that of the newest event in the gold table `orders`, sampled twice per second. It
    grows between two rounds, so it is up to twice the time of a round.
 2. At the end, the number of rows in bronze must equal the number of sent records.
+3. Processor times are those of Java and its compilers, without Python and the broker. They depend
+   less on other load than the age and the duration of a round.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,6 +38,7 @@ import pyarrow.parquet as pq
 
 from bench.kafka import say
 from headrace.client import connect
+from headrace.pipelines.merging import PROPERTY
 from headrace.pipelines.sample import write_project
 from headrace.pipelines.written import rows_in, table_files
 from headrace.testing import RunningBroker
@@ -89,6 +92,7 @@ class Minute:
     processes: int = 0
     pss_mb: float = 0.0
     java_mb: float = 0.0
+    java_cpu_s: float = 0.0
     files: dict[str, int] = field(default_factory=dict)
 
 
@@ -183,9 +187,20 @@ def _is_java(pid: int) -> bool:
     return False
 
 
+def _java_cpu_s(pids: Iterable[int]) -> float:
+    """The processor time that Java has used since its start."""
+    ticks = 0
+    for pid in filter(_is_java, pids):
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
     """Sample the tables and processes, and print a line per minute."""
     gold, found = Gold(warehouse / "orders"), list[Minute]()
+    used_s = _java_cpu_s(watch.memory())
     for number in range(minutes):
         minute, known = Minute(), len(watch.rounds)
         end = time.monotonic() + 60
@@ -200,6 +215,8 @@ def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
         memory = watch.memory()
         minute.processes, minute.pss_mb = len(memory), sum(memory.values())
         minute.java_mb = sum(used for pid, used in memory.items() if _is_java(pid))
+        now_s = _java_cpu_s(memory)
+        minute.java_cpu_s, used_s = now_s - used_s, now_s
         minute.files = {name: len(table_files(warehouse / name)) for name in _TABLES}
         found.append(minute)
         print(_line(number + 1, minute), flush=True)
@@ -209,8 +226,9 @@ def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
 def _line(number: int, minute: Minute) -> str:
     files = " | ".join(str(minute.files[name]) for name in _TABLES)
     age, took = _median(minute.ages_s), _median(minute.rounds_s)
+    cpu = f"{minute.java_cpu_s:.0f} s"
     memory = f"{minute.processes} | {minute.pss_mb:,.0f} MB | {minute.java_mb:,.0f} MB"
-    return f"| {number} | {age} | {took} | {len(minute.rounds_s)} | {memory} | {files} |"
+    return f"| {number} | {age} | {took} | {len(minute.rounds_s)} | {cpu} | {memory} | {files} |"
 
 
 def _median(values: list[float]) -> str:
@@ -223,6 +241,7 @@ def _head() -> str:
         "age in gold",
         "round",
         "rounds",
+        "CPU of Java",
         "processes",
         "PSS",
         "PSS of Java",
@@ -253,6 +272,7 @@ def main() -> None:
     parser.add_argument(
         "--interval", type=int, help="the option --interval of headrace pipeline run --watch"
     )
+    parser.add_argument("--merge", action="store_true", help="merge the files of bronze and silver")
     parser.add_argument("--feed", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.feed:
@@ -261,11 +281,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, RunningBroker.start() as broker:
         project = Path(directory, "shop")
         write_project(project, name="shop", bootstrap=broker.address, avro=False)
+        if chosen.merge:
+            _merge_files(project)
         own = ["--bootstrap-server", broker.address, "--orders", "10"]
         create = [sys.executable, "generate.py", *own, "--first", "9000000"]
         made = subprocess.run(create, cwd=project, check=True, capture_output=True, text=True)
         before = int(made.stdout.split()[1])
         _run(project, broker.address, chosen, before)
+
+
+def _merge_files(project: Path) -> None:
+    """Set the property of the streaming tables that merges their files."""
+    for name in ("bronze.py", "silver.py"):
+        path = project / "transformations" / name
+        old, new = "@dp.table(", f'@dp.table(table_properties={{"{PROPERTY}": "true"}}, '
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
 
 
 def _run(project: Path, bootstrap: str, chosen: argparse.Namespace, before: int) -> None:
@@ -290,6 +322,8 @@ def _run(project: Path, bootstrap: str, chosen: argparse.Namespace, before: int)
         rounds = sum(len(minute.rounds_s) for minute in found)
         print(f"\n{sent:,} records sent and read in {rounds} rounds; age {_median(ages)} (median)")
         fifth, last = watch.fifth_round_mb, sum(watch.memory().values())
+        cpu_s = sum(minute.java_cpu_s for minute in found)
+        print(f"CPU of Java: {cpu_s / max(rounds, 1):.1f} s per round")
         print(f"PSS after round 5: {fifth:,.0f} MB; at the end: {last:,.0f} MB")
     finally:
         if feeder is not None and feeder.poll() is None:
