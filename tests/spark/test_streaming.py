@@ -23,6 +23,7 @@ from tests.spark.conftest import Topics, limited
 from tests.spark.test_reading import fill, numbered
 
 DEADLINE_S = 300.0
+STARTS = 5
 HAS_LIMITS = VERSION >= READ_LIMITS_SINCE
 
 
@@ -41,8 +42,15 @@ class Sink:
 
     def run(self, rows: DataFrame) -> list[dict[str, Any]]:
         """All that is available, and the progress of each batch that had rows."""
-        query = self.start(rows, availableNow=True)
-        assert query.awaitTermination(int(DEADLINE_S))
+        for attempt in range(1, STARTS + 1):
+            query = self.start(rows, availableNow=True)
+            try:
+                assert query.awaitTermination(int(DEADLINE_S))
+                break
+            except PySparkException as error:
+                # Spark waits at most ten seconds for a Python worker.
+                if "failed to connect back" not in str(error) or attempt == STARTS:
+                    raise
         progress = [json.loads(one.json) for one in query.recentProgress]
         return [one for one in progress if one["numInputRows"]]
 
