@@ -85,7 +85,7 @@ class FetchExchange(Exchange):
             limits if limits is not None and limits.counts_fetch() else None
         )
         """The quotas of its client, if they concern this API."""
-        self.reserved_s: float = peer.turn.reserved_for(FETCH_REQUEST)
+        self.reserved_s: float = peer.quota_wait.reserved_for(FETCH_REQUEST)
         """What was counted for it before it was executed."""
 
     def wake(self) -> None:

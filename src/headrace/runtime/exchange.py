@@ -11,7 +11,7 @@ from typing import Protocol, final
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.model.sasl import ANONYMOUS
-from headrace.runtime.quota import Limits, Turn
+from headrace.runtime.quota import Limits, QuotaWait
 
 
 class Timer(Protocol):
@@ -56,7 +56,7 @@ class Peer:
         self.rights_by_id: dict[bytes, int] = {}
         self.limits: Limits | None = None
         """The quotas of its client; None if no client has a quota."""
-        self.turn = Turn()
+        self.quota_wait = QuotaWait()
         self.began: float = 0.0
         """When the request of a limited client began, until its time is counted; else 0."""
 

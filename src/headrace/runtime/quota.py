@@ -1,17 +1,17 @@
 """Quotas of clients: counters of rates, and the limits that apply to a connection. Pure.  # HOT
 
-A bucket is a virtual schedule (GCRA): it knows when everything that was counted would be complete
-at the rate. Unlike Kafka's windows it has no sawtooth. Requests are never rejected: a client beyond
-its rate gets a response with the time to wait, and its connection is not read for that time
-(KIP-219). A request on a connection that did not wait like this is executed only when all earlier
-requests of the bucket are complete at the rate: see Turn. Otherwise a client could open a
-connection per request, and exceed its quota.
+A bucket stores a rate, and the time at which all counted units would be complete at this rate
+(GCRA). Kafka counts in windows of time instead; without windows, the rate of a client is smoother.
+If a request exceeds a quota, the response contains a throttle time, and the connection is not read
+for this time (KIP-219). A connection can also wait before a request: see QuotaWait. Without this
+rule, a client could exceed its quota with a new connection for each request.
 
 1. In the long run, all connections that share a bucket get its rate, and no more.
 2. Unused rate is saved for `saved_s` seconds only.
 3. A Fetch response is limited to the rest of the bucket and STEP_S of its rate, but has at least
    one batch. So a consumer gets many small responses, and none is empty.
-4. A connection without a turn executes no request while a bucket of the request is beyond its rate.
+4. While a bucket is beyond its rate, only connections that have waited execute requests of the
+   bucket.
 5. At most BUCKETS_MAX names have their own bucket. Beyond that, names share one per default.
 """
 
@@ -43,18 +43,21 @@ WAIT_SECONDS_MAX: Final = 2_000_000.0
 THROTTLE_MS_MAX: Final = 2_000_000_000
 BUCKETS_MAX: Final = 10_000
 FORGET_INTERVAL_S: Final = 1.0
-KINDS_OF_CLIENT: Final = 6
+BUCKETS_PER_CLIENT_MAX: Final = 6
 UNLIMITED: Final = 0x7FFFFFFF
 PRINCIPAL_PREFIX: Final = "User:"
-NO_REQUEST: Final = -1
+NOT_LIMITED: Final = -1
+"""The kind of a login, which no quota limits."""
 PRODUCE_REQUEST: Final = 0
 FETCH_REQUEST: Final = 1
 OTHER_REQUEST: Final = 2
-UNUSED_TURN_SECONDS_MAX: Final = 1.0
-"""A turn is lost after this time. All lost turns could be used simultaneously otherwise."""
-LATE_SECONDS_MAX: Final = 0.01
-AVERAGE_SHARE: Final = 0.125
-"""The share of the last request in the average size of requests."""
+COMPLETED_WAIT_SECONDS_MAX: Final = 1.0
+"""How long a completed wait is valid. Otherwise, many connections could wait, and then send their
+requests simultaneously."""
+EXTENSION_SECONDS_MIN: Final = 0.01
+"""A wait is not extended by less than this."""
+LAST_REQUEST_WEIGHT: Final = 0.125
+"""The weight of the last request in the average cost of requests."""
 
 
 @final
@@ -63,27 +66,28 @@ class Bucket:
         self.rate: float = rate if rate > RATE_MIN else RATE_MIN
         """Units per second."""
         self.saved_s: float = saved_s
+        """For how many seconds unused rate is saved."""
         self.used_until: float = 0.0
-        """When everything that was counted would be complete at the rate."""
-        self.usual_s: float = 0.0
-        """The time that recent requests take at the rate, on average."""
+        """The time at which all counted units would be complete at the rate."""
+        self.average_s: float = 0.0
+        """The average cost of recent requests, in seconds at the rate."""
         self.excess_s: float = 0.0
-        """By how much requests exceeded their reservations in sum, in seconds."""
+        """The costs of requests minus the costs reserved for them, summed over these requests."""
 
     def set_rate(self, rate: float, now: float) -> None:
-        """Change the rate. What was counted so far counts the same number of units."""
+        """Change the rate. The units that were counted at the former rate stay counted."""
         if rate < RATE_MIN:
             rate = RATE_MIN
         if rate != self.rate:
             if self.used_until > now:
                 self.used_until = now + (self.used_until - now) * self.rate / rate
-            self.usual_s *= self.rate / rate
+            self.average_s *= self.rate / rate
             self.rate = rate
 
     def charge(self, amount: float, now: float, reserved_s: float = 0.0) -> float:
-        """Count units; returns for how many seconds the client should wait, or less than 0.
+        """Count units; returns the seconds to wait, or a negative number.
 
-        `reserved_s` was already counted for this request.
+        `reserved_s` seconds were already counted for this request.
         """
         cost_s: float = amount / self.rate
         if reserved_s > 0.0:
@@ -91,12 +95,14 @@ class Bucket:
         until: float = self.used_until - reserved_s
         until = (until if until > now else now) + cost_s
         self.used_until = until
-        usual: float = self.usual_s
-        self.usual_s = cost_s if usual == 0.0 else usual + (cost_s - usual) * AVERAGE_SHARE
+        average: float = self.average_s
+        self.average_s = (
+            cost_s if average == 0.0 else average + (cost_s - average) * LAST_REQUEST_WEIGHT
+        )
         return until - now - self.saved_s
 
     def wait_s(self, now: float) -> float:
-        """For how many seconds a client should wait; 0 if it is within its rate."""
+        """For how many seconds clients must wait; 0 if the bucket is within its rate."""
         over: float = self.used_until - now - self.saved_s
         return over if over > 0.0 else 0.0
 
@@ -159,7 +165,7 @@ class Limits:
             found.append(by_bytes)
         if by_records is not None:
             found.append(by_records)
-        if by_time is not None and kind != NO_REQUEST:
+        if by_time is not None and kind != NOT_LIMITED:
             found.append(by_time)
         return found
 
@@ -212,45 +218,49 @@ class Limits:
 
 
 @final
-class Turn:
+class QuotaWait:
     """The wait of one connection for the quotas of its client.
 
-    A connection has its turn when it has waited: after a request that exceeded the quota, or before
-    one. With its turn, the next request is executed although other connections have used up the
-    quota. Without it, the request waits, and is counted with the average size from then on, so
-    that later requests wait for it. When it is executed, its real size is counted.
+    A connection waits after a request that exceeded a quota, for the throttle time. It also waits
+    before a request if other connections of the client have exceeded a quota. The server holds this
+    request, and reserves its expected cost in the buckets, so that later requests wait longer. When
+    the request is executed, its real cost replaces the reserved cost.
+
+    After a wait, the connection executes the next request of the same kind even if other
+    connections have exceeded the quota again. If no request arrives for
+    COMPLETED_WAIT_SECONDS_MAX, the connection must wait again.
     """
 
     def __init__(self) -> None:
         self.until: float = 0.0
-        """The end of the last wait."""
+        """The end of the current or last wait."""
         self.request = b""
-        """The request that is executed then, or nothing."""
-        self.kind: i64 = NO_REQUEST
-        """The kind of request that it waits for, or waited for last."""
+        """The held request, which is executed after the wait; empty if none is held."""
+        self.kind: i64 = NOT_LIMITED
+        """The kind of the last request that quotas limit: the wait is for requests of this kind."""
         self.buckets: list[Bucket] = []
-        """The buckets of this kind."""
+        """The buckets that limit this kind."""
         self.rates: list[float] = []
-        """Their rates when `reserved_s` was counted."""
+        """The rates of these buckets when `reserved_s` was counted."""
         self.reserved_s: float = 0.0
-        """What is counted for its next request, in seconds at the rate of each bucket."""
+        """The reserved cost of the held request, in seconds at the rate of each bucket."""
         self.excess_s: float = 0.0
-        """The sum of what others exceeded their reservations by, as far as it has waited for it."""
+        """The sum of `excess_s` of the buckets at the last check; an increase extends the wait."""
 
     def wait_s(self, limits: Limits, kind: i64, size: i64, now: float) -> float:
-        """For how many seconds a request must wait before it is executed; 0 if it need not.
+        """For how many seconds a request of `size` bytes must wait; 0 if it need not.
 
-        `size` is that of the request in bytes. If it must wait, its size is reserved.
+        If it must wait, its expected cost is reserved.
         """
         buckets = limits.buckets(kind)
         if not buckets:
             return 0.0
-        if kind == self.kind and now <= self.until + UNUSED_TURN_SECONDS_MAX:
-            return self._late_s(now)
+        if kind == self.kind and now <= self.until + COMPLETED_WAIT_SECONDS_MAX:
+            return self._extension_s(now)
         wait: float = 0.0
         for bucket in buckets:
             wait = max(wait, bucket.wait_s(now))
-        self.forget(now)
+        self.cancel(now)
         self.kind = kind
         self.buckets = buckets
         if wait > 0.0:
@@ -258,11 +268,11 @@ class Turn:
         return wait
 
     def reserved_for(self, kind: i64) -> float:
-        """What is already counted for a request of this kind."""
+        """The cost that is already counted for a request of this kind, in seconds."""
         return self.reserved_s if kind == self.kind else 0.0
 
-    def _late_s(self, now: float) -> float:
-        """For how much longer to wait, because requests before it exceeded their reservations."""
+    def _extension_s(self, now: float) -> float:
+        """For how much longer to wait, because earlier requests cost more than was reserved."""
         if self.reserved_s == 0.0:
             return 0.0
         excess: float = 0.0
@@ -270,17 +280,17 @@ class Turn:
         for bucket in self.buckets:
             excess += bucket.excess_s
             wait = max(wait, bucket.wait_s(now))
-        late: float = min(excess - self.excess_s, wait)
+        extension: float = min(excess - self.excess_s, wait)
         self.excess_s = excess
-        return late if late > LATE_SECONDS_MAX else 0.0
+        return extension if extension > EXTENSION_SECONDS_MIN else 0.0
 
     def _reserve(self, limits: Limits, size: i64, now: float) -> None:
         seconds: float = 0.0
         excess: float = 0.0
         by_bytes = limits.producer_bytes if self.kind == PRODUCE_REQUEST else None
         for bucket in self.buckets:
-            usual: float = float(size) / bucket.rate if bucket is by_bytes else bucket.usual_s
-            seconds = max(seconds, usual)
+            expected: float = float(size) / bucket.rate if bucket is by_bytes else bucket.average_s
+            seconds = max(seconds, expected)
             excess += bucket.excess_s
         self.rates = []
         for bucket in self.buckets:
@@ -289,19 +299,19 @@ class Turn:
         self.reserved_s = seconds
         self.excess_s = excess
 
-    def forget(self, now: float) -> None:
-        """Lose the turn. If it has not come yet, later requests need not wait for it."""
+    def cancel(self, now: float) -> None:
+        """Cancel the wait. If it has not ended, cancel its reservation as well."""
         if self.reserved_s > 0.0 and now < self.until:
             for rate, bucket in zip(self.rates, self.buckets, strict=True):
                 bucket.used_until -= self.reserved_s * rate / bucket.rate
         self.reserved_s = 0.0
-        self.kind = NO_REQUEST
+        self.kind = NOT_LIMITED
         self.buckets = []
         self.until = 0.0
 
 
 def in_ms(seconds: float) -> i64:
-    """Milliseconds, rounded up, at most what a response can contain; 0 for no wait."""
+    """Milliseconds, rounded up, and at most THROTTLE_MS_MAX; 0 for no wait."""
     if seconds <= 0.0:
         return 0
     return i64(int(seconds * 1000)) + 1 if seconds < WAIT_SECONDS_MAX else THROTTLE_MS_MAX
@@ -309,7 +319,7 @@ def in_ms(seconds: float) -> i64:
 
 @final
 class QuotaTable:
-    """All buckets of a broker, and the limits of each recent client."""
+    """All buckets of a broker, and the limits of recent clients."""
 
     def __init__(
         self,
@@ -320,7 +330,7 @@ class QuotaTable:
         """`producer_default` is the byte rate of client ids without a quota; 0 for none."""
         self.monotonic = monotonic
         self.version: i64 = 0
-        """Limits of another version must be looked up again."""
+        """The version of the quotas. Limits of another version must be looked up again."""
         self.is_active = False
         """Whether any client can have a limit."""
         self.quotas: Quotas = {}
@@ -352,7 +362,7 @@ class QuotaTable:
             return known
         if len(self.limits) >= BUCKETS_MAX:
             self.limits = {}
-        if len(self.buckets) + KINDS_OF_CLIENT > BUCKETS_MAX:
+        if len(self.buckets) + BUCKETS_PER_CLIENT_MAX > BUCKETS_MAX:
             self._forget_unused()
         limits = self._look_up(principal, client_id)
         self.limits[(principal, client_id)] = limits
@@ -393,7 +403,7 @@ class QuotaTable:
         now: float = self.monotonic()
         bucket = self.buckets.get((kind, counted))
         if bucket is None and len(self.buckets) >= BUCKETS_MAX:
-            # All are in use. The number of entities with quotas is limited.
+            # All buckets are in use: share one per quota. The number of quotas is limited.
             counted = entity
             bucket = self.buckets.get((kind, counted))
         if bucket is None:
@@ -403,7 +413,7 @@ class QuotaTable:
         return bucket
 
     def _forget_unused(self) -> None:
-        """Drop buckets that owe nothing. Connections look theirs up again."""
+        """Delete buckets whose units are complete. Connections look up their limits again."""
         now: float = self.monotonic()
         if now - self.forgot_at < FORGET_INTERVAL_S:
             return

@@ -77,9 +77,9 @@ class Connection(Peer):
         self.is_postponed = False
         """Whether it is in the plane's list of connections to continue after the others."""
         self.is_throttled = False
-        """Not read until `turn.until`: its client is beyond its quota."""
+        """Not read until `quota_wait.until`: its client is beyond its quota."""
         self.held_counted: i64 = 0
-        """The bytes of `turn.request` in the memory budget."""
+        """The bytes of `quota_wait.request` in the memory budget."""
         self.limits_client = b""
         self.limits_version: i64 = -1
         """The client id and the version of the quotas that `limits` belong to."""
@@ -143,7 +143,7 @@ class Connection(Peer):
         except OSError:
             self.plane.close(self, "")
             return
-        if is_empty and not self.has_backlog and not self.turn.request:
+        if is_empty and not self.has_backlog and not self.quota_wait.request:
             self.plane.close(self, "")
             return
         if has_ended or is_empty:
@@ -301,7 +301,7 @@ class Connection(Peer):
         self._handle(data, 0, size)
         if self.closed:
             return
-        if self.turn.request:
+        if self.quota_wait.request:
             self.held_counted = size
         elif len(self.exchanges) > before:
             self.exchanges[-1].request_bytes = size
@@ -310,8 +310,8 @@ class Connection(Peer):
 
     def handle_held(self) -> None:
         """Handle the request that waited for the quota of its client."""
-        data = self.turn.request
-        self.turn.request = b""
+        data = self.quota_wait.request
+        self.quota_wait.request = b""
         if self.held_counted > 0:
             self.held_counted = 0
             self._handle_counted(data)

@@ -18,7 +18,7 @@ class LimitedRequest:
         self._connection = connection
         self._limits = limits
         self._began = connection.began or limits.monotonic()
-        self._reserved_s = connection.turn.reserved_for(OTHER_REQUEST)
+        self._reserved_s = connection.quota_wait.reserved_for(OTHER_REQUEST)
         self._spent = 0.0
         connection.began = 0.0
 

@@ -26,7 +26,7 @@ from headrace.replication.produce_exchange import ProduceExchange
 from headrace.runtime.exchange import Exchange
 from headrace.runtime.quota import (
     FETCH_REQUEST,
-    NO_REQUEST,
+    NOT_LIMITED,
     OTHER_REQUEST,
     PRODUCE_REQUEST,
     Limits,
@@ -129,7 +129,7 @@ class Plane:
         self.completed: list[Exchange] = []
         """Exchanges of this loop iteration with a response; every connection adds to it."""
 
-    # One turn.
+    # One quota_wait.
 
     def run(self) -> None:
         """Called by the event loop when a socket is ready."""
@@ -331,9 +331,9 @@ class Plane:
     def _limited(self, connection: Connection, data: bytes, at: i64, end: i64) -> None:
         """Handle a request of a client that can have quotas, and count it."""
         limits = self._limits_of(connection, data, at)
-        turn = connection.turn
+        quota_wait = connection.quota_wait
         kind = _kind_of(data, at)
-        wait_s: float = turn.wait_s(limits, kind, end - at, self.now)
+        wait_s: float = quota_wait.wait_s(limits, kind, end - at, self.now)
         if wait_s > 0.0:
             self._hold(connection, data, at, end, kind, wait_s)
             return
@@ -342,9 +342,9 @@ class Plane:
         self._dispatch(connection, data, at, end)
         if connection.closed:
             return
-        reserved_s: float = turn.reserved_for(kind)
+        reserved_s: float = quota_wait.reserved_for(kind)
         if reserved_s > 0.0:
-            turn.reserved_s = 0.0
+            quota_wait.reserved_s = 0.0
         throttle_ms: i64 = 0
         last: Exchange | None = connection.exchanges[-1] if connection.exchanges else None
         produced = last if isinstance(last, ProduceExchange) else None
@@ -373,7 +373,7 @@ class Plane:
         if kind == OTHER_REQUEST and is_full:
             self.close(connection, "too many requests wait for the quotas of their clients")
         elif kind == OTHER_REQUEST or (wait_s <= HELD_SECONDS_MAX and not is_full):
-            connection.turn.request = data[at:end]
+            connection.quota_wait.request = data[at:end]
             self.memory.held_for_quotas += end - at
         else:
             version: i64 = i64(read_i16_be(data, at + 2))
@@ -397,7 +397,7 @@ class Plane:
             or connection.limits_client != client_id
         ):
             if connection.limits_client != client_id:
-                connection.turn.forget(self.now)
+                connection.quota_wait.cancel(self.now)
             limits = quotas.limits_of(connection.principal, client_id)
             connection.limits = limits
             connection.limits_version = quotas.version
@@ -410,24 +410,24 @@ class Plane:
             return
         connection.is_throttled = True
         until: float = self.monotonic() + float(throttle_ms) / 1000
-        turn = connection.turn
-        if until > turn.until:
-            turn.until = until
-        asyncio.get_running_loop().call_later(throttle_ms / 1000, self._rested, connection)
+        quota_wait = connection.quota_wait
+        if until > quota_wait.until:
+            quota_wait.until = until
+        asyncio.get_running_loop().call_later(throttle_ms / 1000, self._end_throttle, connection)
 
-    def _rested(self, connection: Connection) -> None:
+    def _end_throttle(self, connection: Connection) -> None:
         if connection.closed or not connection.is_throttled:
             return
         self.now = self.monotonic()
-        left: float = connection.turn.until - self.now
+        left: float = connection.quota_wait.until - self.now
         if left > THROTTLE_SLACK_S:
             # A longer time was added, or the clock of the loop was behind.
-            asyncio.get_running_loop().call_later(left, self._rested, connection)
+            asyncio.get_running_loop().call_later(left, self._end_throttle, connection)
             return
         connection.is_throttled = False
         self.appends.update_time()
-        if connection.turn.request and not self.is_draining:
-            self.memory.held_for_quotas -= len(connection.turn.request)
+        if connection.quota_wait.request and not self.is_draining:
+            self.memory.held_for_quotas -= len(connection.quota_wait.request)
             try:
                 connection.handle_held()
             except Exception:  # noqa: BLE001 (others are served on)
@@ -448,8 +448,8 @@ class Plane:
                 connection.limits = limits
                 connection.limits_version = self.quotas.version
         for connection in changed:
-            connection.turn.forget(self.now)
-            self._rested(connection)
+            connection.quota_wait.cancel(self.now)
+            self._end_throttle(connection)
 
     def _flush_own_writes(self, connection: Connection) -> None:
         """Write the staged batches first: a request sees the earlier writes of its connection."""
@@ -527,9 +527,9 @@ class Plane:
         connection.responses.clear()
         connection.input = b""
         connection.large = None
-        connection.turn.forget(self.now)
-        self.memory.held_for_quotas -= len(connection.turn.request)
-        connection.turn.request = b""
+        connection.quota_wait.cancel(self.now)
+        self.memory.held_for_quotas -= len(connection.quota_wait.request)
+        connection.quota_wait.request = b""
         self.memory.leave(connection, kept)
         self._wake_waiting()
         self.on_close(connection, reason)
@@ -575,4 +575,4 @@ def _kind_of(data: bytes, at: i64) -> i64:
     if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
         return FETCH_REQUEST
     # A login that is late would end the session.
-    return NO_REQUEST if api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE) else OTHER_REQUEST
+    return NOT_LIMITED if api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE) else OTHER_REQUEST

@@ -19,15 +19,15 @@ from headrace.model.quotas import (
 )
 from headrace.runtime.quota import (
     BUCKETS_MAX,
+    BUCKETS_PER_CLIENT_MAX,
     FETCH_REQUEST,
-    KINDS_OF_CLIENT,
     OTHER_REQUEST,
     PRODUCE_REQUEST,
     UNLIMITED,
     Bucket,
     Limits,
     QuotaTable,
-    Turn,
+    QuotaWait,
     in_ms,
 )
 
@@ -178,17 +178,17 @@ def test_rate_is_smooth_with_a_connection_per_request(
     table.update({user_entity("alice"): {kind: float(RATE)}})
     limits = table.limits_of(ALICE, b"app")
     rng = Random(connections)
-    turns = [Turn() for _ in range(connections)]
+    waits = [QuotaWait() for _ in range(connections)]
     due = [time.now] * connections
 
-    def execute(turn: Turn) -> float:
+    def execute(quota_wait: QuotaWait) -> float:
         units = rng.randrange(1_000, RATE // 100)
         if kind == PRODUCER_RECORD_RATE:
-            limits.charge_produce(0, units, time.now, turn.reserved_s)
+            limits.charge_produce(0, units, time.now, quota_wait.reserved_s)
             return units
         units = min(units, int(limits.fetch_bytes_max(time.now)) + RATE // 1000)
         size = units if kind == CONSUMER_BYTE_RATE else units * 100
-        limits.charge_fetch(size, units * 100, units, time.now, turn.reserved_s)
+        limits.charge_fetch(size, units * 100, units, time.now, quota_wait.reserved_s)
         return units
 
     def run() -> Iterator[tuple[float, float]]:
@@ -196,12 +196,12 @@ def test_rate_is_smooth_with_a_connection_per_request(
         while True:
             at = min(range(connections), key=due.__getitem__)
             time.now = due[at]
-            wait_s = turns[at].wait_s(limits, request, 100, time.now)
+            wait_s = waits[at].wait_s(limits, request, 100, time.now)
             if wait_s > 0:
-                turns[at].until = due[at] = time.now + wait_s
+                waits[at].until = due[at] = time.now + wait_s
                 continue
-            yield time.now, execute(turns[at])
-            turns[at] = Turn()
+            yield time.now, execute(waits[at])
+            waits[at] = QuotaWait()
             due[at] = time.now + rng.uniform(0.0002, 0.005)
 
     sums = per_second(run(), time.now)
@@ -217,41 +217,41 @@ def test_underestimated_requests_make_those_behind_them_wait_longer(time: Time) 
     limits = table.limits_of(ALICE, b"app")
     for _ in range(50):
         limits.charge_fetch(100, 100, 1, time.now)
-    turns = [Turn() for _ in range(20)]
-    for turn in turns:
-        turn.until = time.now + turn.wait_s(limits, FETCH_REQUEST, 100, time.now)
-    assert turns[-1].until - turns[0].until == pytest.approx(19 * 0.1)
-    time.now = turns[-1].until
-    limits.charge_fetch(10_000, 10_000, 1, time.now, turns[0].reserved_s)
-    for turn in turns[1:]:
-        assert turn.wait_s(limits, FETCH_REQUEST, 100, time.now) > 9
+    waits = [QuotaWait() for _ in range(20)]
+    for quota_wait in waits:
+        quota_wait.until = time.now + quota_wait.wait_s(limits, FETCH_REQUEST, 100, time.now)
+    assert waits[-1].until - waits[0].until == pytest.approx(19 * 0.1)
+    time.now = waits[-1].until
+    limits.charge_fetch(10_000, 10_000, 1, time.now, waits[0].reserved_s)
+    for quota_wait in waits[1:]:
+        assert quota_wait.wait_s(limits, FETCH_REQUEST, 100, time.now) > 9
 
 
-def test_turn_that_is_not_used_is_lost(time: Time) -> None:
+def test_completed_wait_expires_if_it_is_not_used(time: Time) -> None:
     table = QuotaTable(time)
     table.update({user_entity("alice"): {PRODUCER_BYTE_RATE: 1_000.0}})
     limits = table.limits_of(ALICE, b"app")
-    turn = Turn()
-    assert turn.wait_s(limits, PRODUCE_REQUEST, 100, time.now) == 0
-    turn.until = time.now + limits.charge_produce(2_000, 0, time.now) / 1000
+    quota_wait = QuotaWait()
+    assert quota_wait.wait_s(limits, PRODUCE_REQUEST, 100, time.now) == 0
+    quota_wait.until = time.now + limits.charge_produce(2_000, 0, time.now) / 1000
     limits.charge_produce(10_000, 0, time.now)
-    assert turn.wait_s(limits, OTHER_REQUEST, 100, turn.until) == 0
-    assert turn.wait_s(limits, PRODUCE_REQUEST, 100, turn.until + 0.9) == 0
-    assert turn.wait_s(limits, PRODUCE_REQUEST, 100, turn.until + 1.1) > 5
+    assert quota_wait.wait_s(limits, OTHER_REQUEST, 100, quota_wait.until) == 0
+    assert quota_wait.wait_s(limits, PRODUCE_REQUEST, 100, quota_wait.until + 0.9) == 0
+    assert quota_wait.wait_s(limits, PRODUCE_REQUEST, 100, quota_wait.until + 1.1) > 5
 
 
-def test_lost_reservation_is_not_counted(time: Time) -> None:
+def test_cancelled_reservation_is_not_counted(time: Time) -> None:
     table = QuotaTable(time)
     table.update({user_entity("alice"): {PRODUCER_BYTE_RATE: 1_000.0}})
     limits = table.limits_of(ALICE, b"app")
     limits.charge_produce(5_000, 0, time.now)
-    turn = Turn()
-    turn.until = time.now + turn.wait_s(limits, PRODUCE_REQUEST, 3_000, time.now)
+    quota_wait = QuotaWait()
+    quota_wait.until = time.now + quota_wait.wait_s(limits, PRODUCE_REQUEST, 3_000, time.now)
     bucket = limits.producer_bytes
     assert bucket is not None
     assert bucket.wait_s(time.now) == pytest.approx(7)
     bucket.set_rate(2_000.0, time.now)
-    turn.forget(time.now)
+    quota_wait.cancel(time.now)
     assert bucket.wait_s(time.now) == pytest.approx(1.5)
 
 
@@ -325,7 +325,7 @@ def test_number_of_buckets_is_bounded(time: Time) -> None:
     for number in range(2 * BUCKETS_MAX):
         time.now += 0.001
         table.limits_of(ALICE, b"client-%d" % number).charge_produce(1, 0, time.now)
-        assert len(table.buckets) <= BUCKETS_MAX + KINDS_OF_CLIENT
+        assert len(table.buckets) <= BUCKETS_MAX + BUCKETS_PER_CLIENT_MAX
     time.now += 100
     for number in range(2 * BUCKETS_MAX):
         table.limits_of(ALICE, b"busy-%d" % number).charge_produce(1_000_000, 0, time.now)

@@ -169,7 +169,9 @@ def test_request_on_a_new_connection_waits_and_is_executed(scene: TimedScene) ->
     assert (scene.memory.held_for_quotas, scene.memory.used) == (0, 0)
 
 
-def test_connection_that_closes_gives_its_turn_back(scene: TimedScene) -> None:
+def test_closing_a_connection_cancels_the_reservation_of_its_held_request(
+    scene: TimedScene,
+) -> None:
     limit(scene, PRODUCER_BYTE_RATE, 100_000.0)
     first, second, third = Client(scene), Client(scene), Client(scene)
     first.produce("v" * 200_000, acks=1)
