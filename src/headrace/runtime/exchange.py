@@ -41,11 +41,11 @@ class Peer:
         self.muted = False
         """Whether a response must be sent before the next request is parsed."""
         self.work: i64 = 0
-        """The cost of its requests since other connections were served, in about microseconds."""
+        """The estimated CPU time of its requests since other connections were served, in us."""
         self.refusals: dict[tuple[bytes, int], Refusal] = {}
-        """By topic and partition, until another batch is staged there: mostly empty."""
+        """Rejected batches by topic and partition, until the next batch of this partition."""
         self.is_internal = False
-        """Whether it is of another broker, on the inter-broker listener."""
+        """Whether it arrived on the inter-broker listener: the peer is usually another broker."""
         self.principal = ANONYMOUS
         """The user of the login; authorization and forwarding use it."""
         self.host = ""
@@ -58,7 +58,7 @@ class Peer:
         """The quotas of its client; None if no client has a quota."""
         self.quota_wait = QuotaWait()
         self.began: float = 0.0
-        """When the request of a limited client began, until its time is counted; else 0."""
+        """When the request of a client with quotas began, until its time is counted; else 0."""
 
     def fail(self, reason: str) -> None:
         """Close the connection: no response can report the error."""
@@ -72,16 +72,19 @@ class Peer:
 
 
 class Exchange:
+    """One request and its response."""
+
     def __init__(self, peer: Peer, correlation_id: i64, version: i64) -> None:
         self.peer = peer
         self.correlation_id: i64 = correlation_id
         self.version: i64 = version
         self.api_key: i64 = -1
         self.began: float = 0.0
-        """When its request was read; 0 if its connection closed at that moment."""
+        """When its request was read; 0 if the request closed its connection."""
         self.pieces: list[object] | None = None
         """The response: bytes and file slices. Empty if none is sent, None if not known yet."""
         self.woken = False
+        """Whether it is in a list of waiting requests to retry."""
         self.is_reading = False
         """Whether a thread reads for it. The response is built after that."""
         self.must_respond = False

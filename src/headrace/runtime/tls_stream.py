@@ -167,7 +167,7 @@ class TlsStream:
         """Tell the peer that no more data follows, if the socket accepts it."""
         if self.is_blocked:
             return
-        # OpenSSL then waits for the peer's end, which is of no interest.
+        # unwrap raises while the peer has not ended the connection. Do not wait for that.
         with suppress(OSError):
             self._tls.unwrap()
         self.flush_quietly()

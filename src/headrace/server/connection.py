@@ -64,7 +64,7 @@ class Connection(Peer):
         self.input = b""
         self.input_at: i64 = 0
         self.has_backlog = False
-        """Complete requests can remain in `input`: parsing stopped until responses are sent."""
+        """Whether parsing pauses until responses are sent. `input` can have complete requests."""
         self.large: LargeRequest | None = None
         """A request that is larger than one read, until all of it has arrived."""
         self.input_held: i64 = 0
@@ -77,14 +77,14 @@ class Connection(Peer):
         self.is_postponed = False
         """Whether it is in the plane's list of connections to continue after the others."""
         self.is_throttled = False
-        """Not read until `quota_wait.until`: its client is beyond its quota."""
+        """Whether it is not read until `quota_wait.until`: its client is beyond its quota."""
         self.held_counted: i64 = 0
         """The bytes of `quota_wait.request` in the memory budget."""
         self.limits_client = b""
         self.limits_version: i64 = -1
         """The client id and the version of the quotas that `limits` belong to."""
-        self.moved_at: float = now
-        """The last time of progress: a request, much of a large one, or sent response bytes."""
+        self.progressed_at: float = now
+        """The time of the last request, 64 KiB of a large request, or sent bytes."""
 
     # Reading.
 
@@ -99,6 +99,7 @@ class Connection(Peer):
         )
 
     def readable(self) -> None:
+        """Read from the socket once, and handle the complete requests."""
         if not self.has_backlog:
             self.work = 0
         if self.has_backlog or not self.can_parse():
@@ -139,14 +140,14 @@ class Connection(Peer):
         disconnect immediately.
         """
         try:
-            is_empty = self.transport.is_ended()
+            no_more_input = self.transport.is_ended()
         except OSError:
             self.plane.close(self, "")
             return
-        if is_empty and not self.has_backlog and not self.quota_wait.request:
+        if no_more_input and not self.has_backlog and not self.quota_wait.request:
             self.plane.close(self, "")
             return
-        if has_ended or is_empty:
+        if has_ended or no_more_input:
             self.watch(self.events & ~(EPOLLIN | EPOLLRDHUP))
             self.plane.fetch.abandon(self)
         else:
@@ -188,7 +189,7 @@ class Connection(Peer):
         self.input = data[at:] if at < size else b""
         self.input_at = 0
         if at > 0:
-            self.moved_at = self.plane.now
+            self.progressed_at = self.plane.now
         self._resume_reading()
 
     def _resume_reading(self) -> None:
@@ -211,7 +212,7 @@ class Connection(Peer):
             self.plane.postpone(self)
 
     def is_incomplete(self) -> bool:
-        """Whether its part of the memory budget waits for the peer."""
+        """Whether it uses memory for a request until the peer sends or reads more."""
         return (self.large is not None or self.input_held > 0) and not self.is_throttled
 
     def _handle(self, data: bytes, at: i64, end: i64) -> None:
@@ -221,7 +222,7 @@ class Connection(Peer):
         try:
             self.plane.request(self, data, at, end)
         except (MalformedRequest, ApiError) as error:
-            # If the response of the API has no field for the error, the connection is closed.
+            # Raised only if the response of the API has no field for the error.
             self.plane.close(self, str(error))
 
     def _begin_large(self, data: bytes, at: i64, size: i64) -> None:
@@ -231,8 +232,8 @@ class Connection(Peer):
         large = LargeRequest(size, len(have))
         self.large = large
         memory = self.plane.memory
-        memory.under_way[self] = None
-        self.moved_at = self.plane.now
+        memory.incomplete[self] = None
+        self.progressed_at = self.plane.now
         buffer = self.plane.buffers.spare(size, large.received)
         if not memory.grow(self, len(buffer)):
             # No memory is left: keep the bytes of one small read, and wait.
@@ -275,7 +276,7 @@ class Connection(Peer):
         large.received += size
         if large.received - large.received_at_progress >= PROGRESS_BYTES_MIN:
             large.received_at_progress = large.received
-            self.moved_at = self.plane.now
+            self.progressed_at = self.plane.now
         if large.received == large.size:
             self._end_large(large)
         if self.transport.pending > 0:
@@ -287,7 +288,7 @@ class Connection(Peer):
         with memoryview(large.buffer) as view:
             data = bytes(view[: large.size])
         self.large = None
-        del self.plane.memory.under_way[self]
+        del self.plane.memory.incomplete[self]
         if large.held > large.size:
             self.plane.release_memory(self, large.held - large.size)
         self.plane.buffers.keep(large.buffer)
@@ -295,7 +296,7 @@ class Connection(Peer):
 
     def _handle_counted(self, data: bytes) -> None:
         """Handle a request that is counted in the memory budget."""
-        self.moved_at = self.plane.now
+        self.progressed_at = self.plane.now
         size: i64 = len(data)
         before: i64 = len(self.exchanges)
         self._handle(data, 0, size)
@@ -327,15 +328,15 @@ class Connection(Peer):
             pieces = exchanges[0].pieces
             if pieces is None:
                 return
-            answered = exchanges.popleft()
-            self.plane.ends.end(answered)
-            if answered.request_bytes > 0:
-                self.plane.release_memory(self, answered.request_bytes)
-                answered.request_bytes = 0
+            exchange = exchanges.popleft()
+            self.plane.ends.end(exchange)
+            if exchange.request_bytes > 0:
+                self.plane.release_memory(self, exchange.request_bytes)
+                exchange.request_bytes = 0
             self.responses.add(pieces)
 
     def drop_unsent(self) -> None:
-        """Discard the responses that the client does not read, when the connection is closed."""
+        """Discard unsent responses when the connection is closed: the client does not read them."""
         self.transport.reset_on_close()
 
     def throttle(self, throttle_ms: i64) -> None:

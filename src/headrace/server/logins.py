@@ -320,7 +320,7 @@ class _Login:
         self._logins.buffered += size
         try:
             self._parse()
-        except Exception:  # noqa: BLE001 (others are served on)
+        except Exception:  # noqa: BLE001 (other connections continue)
             _log.exception("login failed with an internal error: connection=%s", self.name)
             self.end("an internal error of the broker")
         if not self._input:

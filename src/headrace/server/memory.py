@@ -37,7 +37,7 @@ class RequestMemory:
         """The bytes of released Produce requests that wait for their responses."""
         self.held: dict[Connection, int] = {}
         self.waiting: dict[Connection, None] = {}
-        self.under_way: dict[Connection, None] = {}
+        self.incomplete: dict[Connection, None] = {}
         """Connections with an incomplete large frame, oldest first."""
         self.held_for_quotas: i64 = 0
         """The bytes of complete requests that wait for the quotas of their clients."""
@@ -45,7 +45,7 @@ class RequestMemory:
     def grow(self, connection: "Connection", size: i64) -> bool:
         """Reserve `size` more bytes for a connection; false if too little memory is free."""
         room: i64 = self.bytes_max - self.used - self.deferred
-        for oldest in self.under_way:
+        for oldest in self.incomplete:
             large = oldest.large
             if oldest is not connection and large is not None:
                 room -= large.size - large.held
@@ -74,7 +74,7 @@ class RequestMemory:
     def leave(self, connection: "Connection", kept: i64) -> None:
         """The connection is closed; requests that are still executed hold `kept` bytes."""
         self.waiting.pop(connection, None)
-        self.under_way.pop(connection, None)
+        self.incomplete.pop(connection, None)
         self.used += kept - self.held.pop(connection, 0)
         if kept > 0:
             self.held[connection] = kept
@@ -98,11 +98,11 @@ class RequestMemory:
         for connection in self.held:
             if connection in self.waiting:
                 continue
-            if connection.is_incomplete() and now - connection.moved_at > STALL_SECONDS:
+            if connection.is_incomplete() and now - connection.progressed_at > STALL_SECONDS:
                 candidates.append(connection)
             else:
                 can_move = True  # It is being received or executed.
-        for oldest in self.under_way:
+        for oldest in self.incomplete:
             if oldest in candidates:
                 return [oldest]  # The memory that it lacks is reserved for it.
             break

@@ -59,12 +59,13 @@ ROUNDS_MAX: Final = 64
 ROUNDS_SECONDS_MAX: Final = 0.002
 TURN_BYTES_MAX: Final = 8 * 1024 * 1024
 COLD_WORK: Final = 50
+"""The work of a request that is not of a hot API: see `Peer.work`."""
 BYTES_PER_WORK: Final = 64
 SPIN_REQUESTS_MAX: Final = 2
 SENDERS_PER_ROUND_MAX: Final = 4
 THROTTLE_SLACK_S: Final = 0.001
 HELD_SECONDS_MAX: Final = 5.0
-"""Less than the time after which any known client gives up on a response."""
+"""The longest wait of a held Produce or Fetch request: no known client times out earlier."""
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 EPOLLERR: Final = 0x008
 EPOLLHUP: Final = 0x010
@@ -95,7 +96,10 @@ class Plane:
         on_close: Callable[[Connection, str], None],
         observe: Observe | None = None,
     ) -> None:
-        """`observe` is called at the end of each request: see request_ends.py."""
+        """`cold` handles all requests that are not of a hot API.
+
+        `observe` is called at the end of each request: see request_ends.py.
+        """
         self.appends = appends
         self.produce = produce
         self.fetch = fetch
@@ -115,13 +119,15 @@ class Plane:
         self.listeners: dict[int, Listener] = {}
         self.buffers = ReadBuffers()
         self.sending: list[Connection] = []
+        """Connections to serve at the end of this turn."""
         self.writable: deque[Connection] = deque()
         """Connections whose sockets accept more of a long response."""
         self.send_left: i64 = STEP_BYTES
         """The bytes of long responses that this round can send; after that, steps are short."""
         self.postponed: list[Connection] = []
+        """Connections to serve after the other ones and the event loop."""
         self.turn_bytes: i64 = 0
-        """The bytes read since the last flush."""
+        """The bytes read since the last flush, in this turn."""
         self.tasks: dict[Connection, asyncio.Task[None]] = {}
         self.now: float = monotonic()
         self.ends = RequestEnds(observe, monotonic)
@@ -157,15 +163,15 @@ class Plane:
                     continue
                 try:
                     self._event(connection, mask)
-                except Exception:  # noqa: BLE001 (others are served on)
+                except Exception:  # noqa: BLE001 (other connections continue)
                     self._fault(connection)
                 if self.turn_bytes > TURN_BYTES_MAX:
                     self.deliver()
             self.deliver()
             if self.writable:
-                self._send_on()
+                self._send_more()
 
-    def _send_on(self) -> None:
+    def _send_more(self) -> None:
         """Send one more step of each long response, after the responses to new requests."""
         self.send_left = STEP_BYTES
         for _ in range(min(len(self.writable), SENDERS_PER_ROUND_MAX)):
@@ -203,7 +209,7 @@ class Plane:
             connection.pause_reading(True)
 
     def deliver(self) -> None:
-        """End a turn: write, acknowledge, wake, send. Repeat while this admits new input."""
+        """End a turn: write, acknowledge, wake, send. Repeat while this allows more parsing."""
         appends = self.appends
         self.turn_bytes = 0
         while True:
@@ -230,7 +236,7 @@ class Plane:
             for connection in sending:
                 try:
                     self._serve(connection)
-                except Exception:  # noqa: BLE001 (others are served on)
+                except Exception:  # noqa: BLE001 (other connections continue)
                     self._fault(connection)
 
     def defer(self, connection: Connection, exchange: Exchange, kept_bytes: i64) -> None:
@@ -265,7 +271,7 @@ class Plane:
             connection.readable()
 
     def resume(self, connection: Connection) -> None:
-        """Continue a connection without new input: its socket or its data is ready."""
+        """Serve a connection without new input, because it can send or parse again."""
         self.queue(connection)
         self.deliver()
 
@@ -366,7 +372,7 @@ class Plane:
     def _hold(
         self, connection: Connection, data: bytes, at: i64, end: i64, kind: i64, wait_s: float
     ) -> None:
-        """Do not execute a request yet. If it waits too long, its client must send it again."""
+        """Keep a request until the wait ends. If the wait is too long, do not execute it."""
         wait_ms = in_ms(wait_s)
         self.throttle(connection, wait_ms)
         is_full = self.memory.held_for_quotas + end - at > HELD_BYTES_MAX
@@ -430,12 +436,12 @@ class Plane:
             self.memory.held_for_quotas -= len(connection.quota_wait.request)
             try:
                 connection.handle_held()
-            except Exception:  # noqa: BLE001 (others are served on)
+            except Exception:  # noqa: BLE001 (other connections continue)
                 self._fault(connection)
         self.resume(connection)
 
     def quotas_changed(self) -> None:
-        """Look limits up again, and read connections that waited because of the former ones."""
+        """Look limits up again, and end the waits that are due to former limits."""
         self.now = self.monotonic()
         changed: list[Connection] = []
         for connection in self.connections.values():
@@ -476,21 +482,21 @@ class Plane:
         try:
             frame = await response
         except ApiError as error:
-            self._ended(connection)
+            self._end_task(connection)
             self.close(connection, str(error))
             self.deliver()
             return
         except BaseException:
-            self._ended(connection)
+            self._end_task(connection)
             self.close(connection, "an internal error; see the broker's log")
             self.deliver()
             raise
-        self._ended(connection)
+        self._end_task(connection)
         connection.work += len(frame) // BYTES_PER_WORK
         exchange.respond([len(frame).to_bytes(4, "big"), frame])
         self.deliver()
 
-    def _ended(self, connection: Connection) -> None:
+    def _end_task(self, connection: Connection) -> None:
         self.tasks.pop(connection, None)
         connection.muted = False
 
@@ -513,7 +519,7 @@ class Plane:
             self.sessions.forget(connection)
         task = self.tasks.get(connection)
         if task is not None:
-            # No client waits for the response. The task can be of this turn: cancel it later.
+            # No client waits for the response. The task might not have started: cancel it later.
             asyncio.get_running_loop().call_soon(task.cancel)
         kept: i64 = 0
         for exchange in connection.exchanges:
@@ -567,12 +573,12 @@ def _skip_header(data: bytes, at: i64, end: i64, flexible: bool) -> i64:
 
 
 def _kind_of(data: bytes, at: i64) -> i64:
-    """Which quotas limit a request: those of an API, or only the time that it takes."""
+    """The kind of a request, which determines the quotas that limit it."""
     api_key: i64 = i64(read_i16_be(data, at))
     version: i64 = i64(read_i16_be(data, at + 2))
     if api_key == PRODUCE and produce_codec.OLDEST <= version <= produce_codec.NEWEST:
         return PRODUCE_REQUEST
     if api_key == FETCH and fetch_codec.OLDEST <= version <= fetch_codec.NEWEST:
         return FETCH_REQUEST
-    # A login that is late would end the session.
+    # Logins do not wait: a late login would end the session.
     return NOT_LIMITED if api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE) else OTHER_REQUEST

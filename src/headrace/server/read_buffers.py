@@ -21,7 +21,7 @@ class LargeRequest:
         self.size: i64 = size
         self.received: i64 = received
         self.received_at_progress: i64 = received
-        """The received bytes when the connection last made progress (`Connection.moved_at`)."""
+        """The number of received bytes at `Connection.progressed_at`."""
         self.buffer = bytearray()
         self.held: i64 = 0
         """The bytes of the buffer in the memory budget."""

@@ -50,11 +50,12 @@ class ResponseQueue:
         self._cached_end: i64 = 0
         """The position up to which the current file slice was found in the page cache."""
         self._ahead_fd: int = -1
-        """The file that is read ahead for this reader of old data, and up to which position.
+        """The file descriptor that is read ahead for this reader of old data; -1 if none.
 
-        A number, not the file: an idle reader must not keep a deleted segment.
+        It is not the file object: an idle reader must not keep a deleted segment open.
         """
         self._ahead_end: i64 = 0
+        """The position up to which the file is read ahead."""
 
     def is_empty(self) -> bool:
         return not self._pieces and self._transport.unsent == 0
@@ -125,7 +126,7 @@ class ResponseQueue:
             pieces.appendleft(data)
             raise
         self.memory_bytes -= sent
-        self._connection.moved_at = self._plane.now
+        self._connection.progressed_at = self._plane.now
         if sent < len(data):
             pieces.appendleft(data[sent:])
         return sent
@@ -135,7 +136,7 @@ class ResponseQueue:
         left: i64 = piece.size - self._slice_sent
         fd: int = piece.file.fd
         if fd == self._ahead_fd and size_max > SHORT_STEP_BYTES:
-            # Data from disk is sent in short steps: see _read_on.
+            # Data from disk is sent in short steps: see _read_further.
             size_max = SHORT_STEP_BYTES
         size: i64 = left if left < size_max else size_max
         if self._slice_sent == 0 or at + size > self._cached_end:
@@ -152,14 +153,14 @@ class ResponseQueue:
             return 0
         self._slice_sent += sent
         self._plane.send_left -= sent
-        self._connection.moved_at = self._plane.now
+        self._connection.progressed_at = self._plane.now
         if self._slice_sent == piece.size:
             self._slice_sent = 0
             self._pieces.popleft()
         if fd == self._ahead_fd and at + READ_AHEAD_BYTES > self._ahead_end:
-            self._read_on(piece.file)
+            self._read_further(piece.file)
         if sent < size and not self.is_reading:
-            # Another call would send little, or only report this.
+            # Do not try again now: the call would send little, or fail.
             raise BlockingIOError(errno.EAGAIN, "the socket is full")
         return sent
 
@@ -194,10 +195,11 @@ class ResponseQueue:
 
         self._send_after(job, file.fd)
 
-    def _read_on(self, file: LogFile) -> None:
-        """Read ahead from disk, up to data in the page cache, and pause sending until then.
+    def _read_further(self, file: LogFile) -> None:
+        """Read the next stretch from disk on a thread. Sending continues after that.
 
-        Data from disk is sent one stretch at a time: other threads need the cores in between.
+        If the stretch is already in the page cache, reading ahead ends. Sending pauses after each
+        stretch, because other threads need the cores.
         """
         at: i64 = self._ahead_end
         self._ahead_end = at + STRETCH_BYTES
@@ -211,15 +213,15 @@ class ResponseQueue:
         self._send_after(job, file.fd)
 
     def _send_after(self, job: Callable[[], object], fd: int) -> None:
-        """Continue after a job of a thread, which returns whether the next data is cached."""
+        """Run a job on a thread, then send more. The job returns whether reading ahead ends."""
         self.is_reading = True
 
         def job_if_open() -> object:
             return self._connection.closed or job()
 
-        def done(is_met: object, error: BaseException | None) -> None:
+        def done(is_finished: object, error: BaseException | None) -> None:
             self.is_reading = False
-            if is_met is True and self._ahead_fd == fd:
+            if is_finished is True and self._ahead_fd == fd:
                 self._ahead_fd = -1
             if error is not None:
                 self._plane.close(self._connection, f"read of the log failed: {error}")

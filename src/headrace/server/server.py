@@ -262,7 +262,7 @@ class Server:
         for stalled in plane.memory.stalled(now):
             plane.close(stalled, "its incomplete request used memory that other requests need")
         for connection in list(plane.connections.values()):
-            idle_seconds = now - connection.moved_at
+            idle_seconds = now - connection.progressed_at
             is_held = connection.muted or connection.is_throttled
             if idle_seconds <= self._idle_seconds or is_held or connection.is_internal:
                 continue
