@@ -1,8 +1,8 @@
 """The write path: writes staged batches, advances high watermarks, acknowledges.  # HOT
 
-Handlers stage batches while requests arrive. `flush`, at the end of a loop iteration, writes them,
-which wakes long polls, then acknowledges them. Before that, it calls the functions of
-`before_flush`: they write offset commits. A failed write fails the requests of its partition only.
+Handlers stage batches while requests arrive. At the end of a loop iteration, `flush` writes offset
+commits (`before_flush`), then the staged batches. It then wakes long polls, and acknowledges the
+batches. A failed write fails the requests of its partition only.
 With acks=all, an acknowledgement waits for the high watermark, which rises with the fetch offsets
 of the followers. Starts the jobs of the logs, such as syncs, on a worker thread.
 """
@@ -46,11 +46,13 @@ class AppendQueue:
         self.send_responses = send_responses
         """Flushes and sends responses; called for work that ends outside of an iteration."""
         self.may_be_stale = may_be_stale
-        """Whether other brokers may lead already, as this broker is not connected to ZooKeeper."""
+        """Whether this broker is not connected to ZooKeeper: another broker can be the leader."""
         self._takes_jobs = True
         self.now_ms: i64 = clock.wall_ms()
         self.dirty: list[Partition] = []
+        """Partitions with staged batches."""
         self.produced: list[ProduceExchange] = []
+        """Produce requests that the next flush completes, or makes wait."""
         self.flush_callbacks: list[Callable[[], None]] = []
         """Called by the next flush before it writes."""
         self.waiting_for_commit: dict[Partition, None] = {}
@@ -73,7 +75,7 @@ class AppendQueue:
         self.flush_callbacks.append(call)
 
     def flush(self) -> None:
-        """Write all staged batches. Then complete their requests, or let them wait."""
+        """Write all staged batches. Then complete their requests, or make them wait."""
         if self.flush_callbacks:
             callbacks = self.flush_callbacks
             self.flush_callbacks = []

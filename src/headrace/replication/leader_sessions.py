@@ -1,19 +1,21 @@
 """Responds to followers' fetches as their leader: Fetch (key 1) on the internal listener.  # HOT
 
-A follower's fetch offset acknowledges all earlier records, and so commits them. A session keeps the
-partitions that the follower fetches (KIP-227), and each partition notifies its session of changes:
-the cost of a request grows with the partitions that changed, not with all partitions.
+A follower's fetch offset acknowledges all earlier records, so it can commit them. A session keeps
+the partitions that the follower fetches (KIP-227), and each partition notifies its session of
+changes. So the cost of a request grows with the partitions that changed, not with all partitions.
 
 R1  A fetch raises the progress of a replica only if it is from the registered incarnation (B6), in
     the leader's own epoch (B3), and if the follower's log does not diverge from the leader's
     (KIP-595). If the logs diverge, the fetch offset says nothing about the leader's records.
 R2  A session belongs to one connection and ends with it. The follower then opens a new session with
    all its partitions. Late requests in a session that the follower has replaced have no effect.
-R3  A wait ends when enough records or any error can be sent, with the follower's next request, or
-    after its time. The response also contains new high watermarks and log starts.
+R3  A wait ends when enough records or any error can be sent, when the session receives another
+    request, or after the request's wait time. The response also contains new high watermarks and
+    log starts.
 R4  A throttle omits partitions only from responses to replicas that are not in sync.
-R5  Each fetch looks up a partition once and checks it once for divergence: a leader never truncates
-    its log, so the outcome stays valid in its leader epoch.
+R5  A session keeps the partitions that it has looked up while this broker is their leader. Each
+    fetch offset is checked for divergence once, because a leader never truncates its log. Offsets
+    below the log start are checked again.
 """
 
 from collections.abc import Callable
@@ -90,13 +92,14 @@ class LeaderSessions:
     def handle(
         self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
     ) -> bool:
+        """Handle a fetch; false if a consumer sent it."""
         request = read_fetch(data, at, end, version)
         if version < OLDEST or request.replica_id < 0:
-            return False  # A consumer: clients can also use the listener of the brokers.
+            return False  # Consumers can also use the inter-broker listener.
         before = self._find_session(peer, request)
         if before is not None and before.waiting is not None:
-            # This request lists partitions that cannot wait. The follower ignores them in the
-            # response to the earlier fetch. So send that one empty, and all changes with this one.
+            # In the response to its earlier fetch, the follower ignores the partitions that this
+            # request contains. So that response is empty, and this one contains all changes.
             self._respond(before.waiting, before, [])
             self._stop_waiting(before.waiting, before)
         exchange = ReplicaExchange(peer, correlation_id, version, request)
@@ -183,7 +186,7 @@ class LeaderSessions:
                 self._notify_other_session(session, followed)
 
     def _notify_other_session(self, ended: ReplicaSession, followed: SessionPartition) -> None:
-        """Notify another session of the follower that has the partition.
+        """Notify another session of the same follower, if it has the partition as well.
 
         The listener is the session that the follower opened last. If that session drops the
         partition, another one can still have it, and has missed the changes until now.
@@ -398,7 +401,7 @@ class LeaderSessions:
         budget: i64,
         is_first: bool,
     ) -> i64:
-        """Add records to a result, or the error; returns why there are none."""
+        """Add records or the divergence to a result; returns READ, NO_ROOM or THROTTLED."""
         part = followed.part
         partition = self._find_partition(followed)
         if partition is None:
@@ -408,7 +411,7 @@ class LeaderSessions:
             raise ApiError(ErrorCode(int(epoch_error(part, partition))))
         follower = partition.followers.get(node_id)
         if not partition.is_leader or follower is None:
-            # Or this leader does not know the replica yet, and would never wake it.
+            # Also if this leader does not track the replica yet: no change would wake its fetch.
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
         result.high_watermark = partition.high_watermark

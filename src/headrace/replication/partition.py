@@ -77,9 +77,9 @@ class Partition:
         self.isr: Isr = ()
         self.proposed: Isr | None = None
         """A requested ISR whose outcome is unknown."""
-        self.in_sync_replicas: i64 = 0
+        self.in_sync_count: i64 = 0
         self.has_elr = False
-        """Whether replicas outside of the ISR can be elected: then nothing is committed."""
+        """Whether replicas outside of the ISR can be elected. If so, nothing is committed."""
         self.is_isolated = False
         """Whether this leader cannot commit, and is probably replaced: see `isr_service`."""
         self.followers: dict[int, ReplicaProgress] = {}
@@ -92,6 +92,7 @@ class Partition:
         self._report_start: Callable[[Partition], None] | None = None
         """Reports a new log start to the leader, while this broker follows."""
         self.is_dirty = False
+        """Whether it has staged batches that the next flush writes."""
         self.write_error: i64 = 0
         """The error of the last write, until the end of its flush."""
         self.sync_from: i64 = NOT_DUE
@@ -124,7 +125,7 @@ class Partition:
     # Roles.
 
     def become_leader(self, state: PartitionState, broker_epoch: i64, now_ms: i64) -> None:
-        """Become leader. The epoch of the state must be new: progress of an older one is void."""
+        """Become leader in a new epoch. The progress of followers in an older epoch is void."""
         assert state.leader_epoch > self.leader_epoch, "P4"
         assert self.high_watermark <= self.log.log_end_offset, "P6"
         self.is_leader = True
@@ -176,7 +177,7 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = tuple(zip(state.isr, state.isr_epochs, strict=True))
-        self.in_sync_replicas = len(self.isr)
+        self.in_sync_count = len(self.isr)
         self.has_elr = len(state.elr) > 0
         self.proposed = None
 
@@ -242,14 +243,18 @@ class Partition:
         )
 
     def propose(self, isr: Isr) -> None:
-        """Note a requested ISR. The store can accept it at any time, so its members count (B5)."""
+        """Store a requested ISR. Its members bound the high watermark from now on (P1).
+
+        The store can accept the request at any time (B5).
+        """
         self.proposed = isr
         self._update_membership()
 
     def apply_accepted(self, state: PartitionState, now_ms: i64) -> bool:
-        """Apply the response to an ISR change. It lacks the ELR, which the image contains.
+        """Apply the response to an ISR change.
 
-        Members that left can be in the ELR: the controller can have another min.insync.replicas.
+        The response does not contain the ELR. Until the image does, assume that members that left
+        the ISR are in the ELR: the controller can have another min.insync.replicas.
         """
         if state.partition_epoch <= self.partition_epoch:
             return False
@@ -260,7 +265,7 @@ class Partition:
         return True
 
     def withdraw(self) -> None:
-        """Drop the proposal: the controller rejected it, and can accept no other copy of it."""
+        """Delete the proposal: the controller rejected it, and can accept no other copy of it."""
         self.proposed = None
         self._update_membership()
 
@@ -293,7 +298,7 @@ class Partition:
         needed: i64 = self.rules.min_insync_replicas
         if needed > len(self.replicas):
             needed = len(self.replicas)
-        return self.in_sync_replicas < needed
+        return self.in_sync_count < needed
 
     def rejection(self) -> i64:
         """The error for a write with acks=all, or 0 if it can be accepted.
@@ -307,7 +312,7 @@ class Partition:
 
     def shortage(self) -> str:
         """The reason for which acks=all is rejected."""
-        count: i64 = self.in_sync_replicas
+        count: i64 = self.in_sync_count
         are = "replica is" if count == 1 else "replicas are"
         return (
             f"{count} {are} in sync, but min.insync.replicas is {self.rules.min_insync_replicas}."
@@ -364,7 +369,7 @@ class Partition:
     def low_watermark(self, is_live: Callable[[int], bool]) -> i64:
         """The lowest log start offset of this replica, of the ISR, and of replicas on live brokers.
 
-        A member of the ISR counts even if its session has just expired: it can become the leader.
+        A member of the ISR is included even if its session has just expired: it can be elected.
         """
         lowest: i64 = self.log.log_start_offset
         for follower in self.followers.values():
@@ -404,7 +409,7 @@ class Partition:
         self.log.assert_invariants()
         end: i64 = self.log.written_end_offset
         assert self.high_watermark <= end, f"P6: {self.high_watermark} is above {end}"
-        assert self.in_sync_replicas == len(self.isr), f"P7: {self.in_sync_replicas} of {self.isr}"
+        assert self.in_sync_count == len(self.isr), f"P7: {self.in_sync_count} of {self.isr}"
         others = set(self.replicas) - {int(self.node_id)} if self.is_leader else set()
         assert set(self.followers) == others, f"P7: tracks {set(self.followers)}, not {others}"
         maximal = {member for member, _ in (*self.isr, *(self.proposed or ()))} & others

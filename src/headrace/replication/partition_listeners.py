@@ -50,7 +50,7 @@ class PartitionListeners:
             self._coordinator.shrunk()
 
     def failed(self) -> None:
-        """The log is offline, or another broker leads."""
+        """The log is offline, or this broker is no longer the leader."""
         self.start_moved()
         if self._coordinator is not None:
             self._coordinator.failed()

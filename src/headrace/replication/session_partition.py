@@ -28,7 +28,7 @@ class SessionPartition(ReplicaListener):
         self.divergence_is_known = False
         """Whether `divergence` is known for this fetch."""
         self.high_watermark: i64 = -1
-        """As last sent to the follower, like the log start offset."""
+        """The last one that was sent to the follower; the same applies to `log_start_offset`."""
         self.log_start_offset: i64 = -1
 
     def fetch(self, part: FetchPartition) -> None:

@@ -154,7 +154,7 @@ def test_the_high_watermark_heeds_a_member_that_is_to_leave_until_the_store_has_
     assert leader.partition.apply_state(agreed, LAG_MS)
     leader.partition.advance()
     assert leader.partition.high_watermark == 1
-    assert leader.partition.in_sync_replicas == 2
+    assert leader.partition.in_sync_count == 2
 
 
 def test_a_follower_that_was_idle_with_the_leader_lags_only_from_the_next_append_on() -> None:
