@@ -40,7 +40,7 @@ class Asked(RealEnvironment):
         super().__init__()
         self.rules = Rules()
 
-    def front(
+    def make_server(
         self,
         context: BrokerContext,
         partitions: PartitionTable,
@@ -49,7 +49,7 @@ class Asked(RealEnvironment):
         sessions: LeaderSessions | None,
     ) -> Server:
         context = replace(context, authorizer=self.rules)
-        return super().front(context, partitions, appends, reader, sessions)
+        return super().make_server(context, partitions, appends, reader, sessions)
 
 
 async def write_and_read(address: str, **login: Any) -> None:

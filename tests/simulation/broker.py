@@ -268,7 +268,7 @@ class SimulatedEnvironment:
     def worker(self, name: str) -> Any:
         return SimulatedWorker(self.process, name)
 
-    def front(
+    def make_server(
         self,
         context: BrokerContext,
         partitions: PartitionTable,

@@ -175,7 +175,7 @@ class Broker:
             tls=tls,
             audit=authorization.audit,
         )
-        server = self._server = self._environment.front(
+        server = self._server = self._environment.make_server(
             context, self._table, appends, reader, sessions
         )
         endpoints = config.advertise(self._open_listeners(server), socket.gethostname())
@@ -468,7 +468,7 @@ class Broker:
         self._start_jobs()
 
     def _maybe_start_compaction(self) -> None:
-        """Only if a topic is compacted: otherwise, this code is not imported."""
+        """Start compaction once a topic is compacted. Before that, its code is not imported."""
         if not self.config.get_bool("log.cleaner.enable"):
             return
         if any(partition.log.config.compacts for partition in self._table):

@@ -57,7 +57,7 @@ class Environment(Protocol):
 
     def worker(self, name: str) -> Worker: ...
 
-    def front(
+    def make_server(
         self,
         context: BrokerContext,
         partitions: PartitionTable,
@@ -81,7 +81,7 @@ class RealEnvironment:
     def worker(self, name: str) -> Worker:
         return Worker(name, asyncio.get_running_loop())
 
-    def front(
+    def make_server(
         self,
         context: BrokerContext,
         partitions: PartitionTable,
