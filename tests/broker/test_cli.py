@@ -360,16 +360,16 @@ def test_closed_pipe_ends_the_command_without_a_message(
 
 
 @pytest.mark.parametrize(
-    ("output", "code", "said"),
+    ("output", "code", "error"),
     [
         (">/dev/full", 1, b"headrace: Cannot write the output: No space left on device.\n"),
         (">&-", 0, b""),
     ],
 )
-def test_output_that_cannot_be_written(output: str, code: int, said: bytes) -> None:
+def test_unwritable_output_is_reported(output: str, code: int, error: bytes) -> None:
     command = ["sh", "-c", f'exec "$@" {output}', "sh", *COMMAND, "--version"]
     ended = subprocess.run(command, stderr=subprocess.PIPE, timeout=DEADLINE_S, check=False)
-    assert (ended.returncode, ended.stderr) == (code, said)
+    assert (ended.returncode, ended.stderr) == (code, error)
 
 
 def test_progress_is_shown_on_a_terminal_only(

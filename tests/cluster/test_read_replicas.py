@@ -1,4 +1,4 @@
-"""Consumers that read from the follower in their rack (KIP-392), and what they do without it."""
+"""Consumers that read from the follower in their rack (KIP-392), and from the leader without it."""
 
 import json
 import os

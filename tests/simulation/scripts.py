@@ -39,8 +39,8 @@ def _pick(cluster: Cluster) -> TopicPartition:
     return TopicPartition(EVENTS, cluster.world.random.randrange(cluster.options.partitions))
 
 
-def _when(cluster: Cluster, is_so: Callable[[], bool], call: Callable[[], object]) -> None:
-    """Call this when the store has the expected state, or never."""
+def _when(cluster: Cluster, is_met: Callable[[], bool], call: Callable[[], object]) -> None:
+    """Call `call` when a change of the store has met the condition, within WAIT_S."""
     world, ensemble = cluster.world, cluster.ensemble
     deadline, seen = world.now + WAIT_S, -1
 
@@ -48,7 +48,7 @@ def _when(cluster: Cluster, is_so: Callable[[], bool], call: Callable[[], object
         nonlocal seen
         if ensemble.zxid != seen:
             seen = ensemble.zxid
-            if is_so():
+            if is_met():
                 call()
                 return True
         return world.now >= deadline

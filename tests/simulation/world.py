@@ -5,7 +5,7 @@ its loop once. A paused process is skipped. A killed process never runs again, a
 `finally` blocks of its coroutines.
 
 1. Time advances only between events, and never moves back.
-2. Of processes with events at the same time, the one that was created first runs first.
+2. If several processes have events at the same time, they run in the order of their creation.
 """
 
 import asyncio

@@ -75,7 +75,7 @@ class Driver:
         raise AssertionError(f"the program ended:\n{self.log_path.read_text()[-4000:]}")
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that the program does; fails with its own words if it ends."""
+        """Wait for a condition. If the program ends first, fail with the end of its log."""
         while not condition():
             assert self._process.poll() is None, self.log_path.read_text()[-4000:]
             time.sleep(0.2)

@@ -150,7 +150,7 @@ class CompactedWorkload:
     outcomes: list[CleaningOutcome] = field(default_factory=list)
     log: Log | None = None
     first_cleaning: int = 0
-    """The operation before the first cleaning."""
+    """The number of file operations before the first cleaning."""
 
     def run(self) -> None:
         directory, log = open_directory(self.files, self.clock)

@@ -86,7 +86,7 @@ class Driver:
         self.compactor = Compactor(self)
         self.topic = 1
         self.crash: tuple[bool, int] = (False, 0)
-        """Whether the crash that is due is a power loss, and its seed."""
+        """The next crash: whether it is a power loss, and its seed."""
         self.pending: tuple[LogJob, Callable[[], None]] | None = None
         self._has_run = False
         self.failures_seen = 0

@@ -242,7 +242,7 @@ async def elect(
     `former_sessions`. Their /controller node is removed, but not that of a later controller (B9).
     """
     for _ in range(_ATTEMPTS_MAX):
-        # Read the epoch first: read later, it could be a successor's fence.
+        # Read the epoch before the controller: afterwards, it could be that of a later controller.
         epoch_data, epoch_stat = await store.get(layout.CONTROLLER_EPOCH)
         epoch = layout.decode_controller_epoch(epoch_data)
         try:

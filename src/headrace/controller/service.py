@@ -559,7 +559,11 @@ class Controller:
             self._failure_detector.update()
         # The topic might have been created before a broker failed. New settings can allow an
         # election.
-        reshaped = [after for before, after in change.changed if _is_reshaped(before, after)]
+        reshaped = [
+            after
+            for before, after in change.changed
+            if _has_new_configs_or_partitions(before, after)
+        ]
         if change.brokers or change.broker_configs:
             self._failover.run_soon()
         elif change.created or reshaped:
@@ -568,5 +572,5 @@ class Controller:
             self._controller_client.report_offline()
 
 
-def _is_reshaped(before: TopicState, after: TopicState) -> bool:
+def _has_new_configs_or_partitions(before: TopicState, after: TopicState) -> bool:
     return before.configs != after.configs or len(before.partitions) != len(after.partitions)

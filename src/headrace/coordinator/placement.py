@@ -16,7 +16,7 @@ def partition_for(key: str, partition_count: int) -> int:
 
 
 def java_hash(text: str) -> int:
-    """As a signed 32-bit number, over UTF-16 code units."""
+    """The hash of a string in Java: a signed 32-bit number, over UTF-16 code units."""
     raw = text.encode("utf-16-be", "surrogatepass")
     number = 0
     for at in range(0, len(raw), 2):

@@ -1,7 +1,7 @@
 """Fetch, versions 4 to 18: return record batches to consumers, with long polls.  # HOT
 
 - Locates records without reading them: the server sends slices from file to socket.
-- An offset inside a batch returns the complete batch; clients skip the first records.
+- If an offset is inside a batch, returns the complete batch; clients skip the first records.
 - The first batch is returned complete, whatever the limits are (KIP-74).
 - A long poll counts only records that its reader can see.
 - With a quota, a response has fewer batches, and is late, but has records. It is empty only if the
@@ -445,7 +445,7 @@ class FetchHandler:
             result.aborted = _aborted(log, part.fetch_offset, bound)
 
     def _follows(self, partition: Partition, request: FetchRequest) -> bool:
-        """Whether a consumer may read from this follower: while it is in sync, as far as it knows.
+        """Whether a consumer can read from this follower: it must be in sync, as far as it knows.
 
         A rejected consumer sends its request to the leader.
         """

@@ -97,7 +97,7 @@ def _partitions(
 def refuse(request: Message, error: ApiError) -> Message:
     topics = request["topics"]
     if not topics:
-        raise error  # Up to version 12, no field for it: close the connection.
+        raise error  # Closes the connection: before version 13, no field can report the error.
     return {
         "error_code": error.code,
         "topics": [
@@ -113,7 +113,7 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 
 def _requested(topics: list[Message], version: int) -> tuple[list[str], list[UUID]]:
-    """Names and ids in the order of the request, each once, because a response can be large."""
+    """Names and ids in the order of the request. Duplicates would enlarge the response."""
     names = dict.fromkeys(topic["name"] for topic in topics)
     ids = dict.fromkeys(topic.get("topic_id") for topic in topics)
     if version < _TOPIC_IDS_SINCE and (None in names or any(ids)):

@@ -50,7 +50,7 @@ _VERDICTS: Final = frozenset(
         int(ErrorCode.UNKNOWN_PRODUCER_ID),
     }
 )
-"""What a log says of a producer's sequence."""
+"""The errors of a log for the sequence number or the epoch of a producer."""
 _WITHOUT_START_OFFSET: Final = frozenset(
     {
         int(ErrorCode.CORRUPT_MESSAGE),

@@ -1,4 +1,4 @@
-"""The file of the audit log, if `headrace.audit.file` is set: JSON lines, and nothing else.
+"""The file of the audit log, if `headrace.audit.file` is set: it contains only JSON lines.
 
 A file that was renamed, for example by logrotate, is created again.
 """

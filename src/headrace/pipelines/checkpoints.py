@@ -107,7 +107,7 @@ def topic_ends(bootstrap: str, graph: Graph, settings: SecuritySettings) -> Posi
 def flow_lags(
     bootstrap: str, checkpoints: Mapping[str, Checkpoint], settings: SecuritySettings
 ) -> dict[str, int]:
-    """How many records each flow that reads topics is behind; asks the broker.
+    """The lag of each flow that reads topics, in records. Requests the end offsets from a broker.
 
     A partition that is gone counts nothing. A flow has no lag behind a topic that ends before what
     it read: that is another topic of this name. Raises ClientError if no broker answers.

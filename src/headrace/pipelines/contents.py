@@ -26,7 +26,7 @@ class NotReadable(ProjectError):
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of a table without reading its rows."""
+    """The facts of a table that are available without reading its rows."""
 
     name: str
     kind: str

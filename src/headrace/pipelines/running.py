@@ -326,9 +326,9 @@ class Runner:
     def _run_what_can(
         self, definitions: Definitions, request: Request, outcome: Outcome, ours: Collection[str]
     ) -> Run:
-        """Run the flows without those that turn out to be wrong, and what reads them.
+        """Run the flows, except invalid flows and the flows that read from them.
 
-        `ours` are views that Spark does not run.
+        `ours` are the views that Headrace updates instead of Spark.
         """
         graph = definitions.graph
         wrong = {each.flow for each in definitions.problems if each.flow is not None}

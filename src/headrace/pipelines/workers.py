@@ -1,7 +1,7 @@
 """End the Python processes of queries that have finished.
 
-Spark starts Python daemons per query: the key of its pool contains the id of the session, and each
-query has a copy of the session with a separate id. No later query uses them, and Spark keeps
+Spark starts separate Python daemons for each query: each query copies the session with a new id,
+and Spark finds daemons by the id of the session. No later query uses them, and Spark keeps
 them until the server stops. Eight per round add up to gigabytes within minutes.
 
 1. Daemons of the pipeline's own session stay: every round uses them again, and Spark 4.3 does not

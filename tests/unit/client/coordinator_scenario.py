@@ -1,4 +1,4 @@
-"""Coordinators of groups as a test scripts them, under the client's engine and a virtual clock."""
+"""Group coordinators with scripted responses, for the client's engine and a virtual clock."""
 
 from collections import deque
 from collections.abc import Iterable

@@ -21,7 +21,7 @@ Assigned = dict[TopicPartition, tuple[int, ...]]
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[Assigned, Racks]:
-    """Brokers 1 to N, with racks or without, and partitions lying anyhow on them."""
+    """Brokers 1 to N, with racks or without, and partitions with random replicas."""
     brokers = range(1, draw(st.integers(2, 6)) + 1)
     has_racks = draw(st.booleans())
     racks = {node: draw(st.sampled_from("abc")) if has_racks else None for node in brokers}

@@ -1,4 +1,4 @@
-"""A run's flows, as Spark's words change their states."""
+"""The states of a run's flows, which Spark's messages change."""
 
 from headrace.pipelines.graph import Flow, Graph
 from headrace.pipelines.run_machine import COMPLETED, FAILED, QUEUED, RUNNING, SKIPPED, Run

@@ -3,7 +3,7 @@
 Pure: the input is an assignment and the racks of the brokers, the output the changed partitions.
 
 1. A partition never has two replicas on one broker. The number of replicas changes only on request.
-2. A replica moves only if necessary. The preferred leader can change without a move.
+2. A replica moves only if necessary. The preferred leader can change although no replica moves.
 3. Replicas are on as many racks as possible. Their number of racks decreases only if a rack is
    emptied.
 """

@@ -38,7 +38,7 @@ class RecordedPartitions:
         self.ids: dict[str, UUID] = {}
         """The topic ids of all recorded partitions, by directory name."""
         self.lost: dict[str, UUID] = {}
-        """RecordedPartitions partitions that had no segment at start-up."""
+        """Recorded partitions that had no segment at start-up."""
         self._written_lost: dict[str, UUID] = {}
         """The content of `headrace-lost`."""
         self._fd = -1
