@@ -559,15 +559,15 @@ class Controller:
             self._failure_detector.update()
         # The topic might have been created before a broker failed. New settings can allow an
         # election.
-        reshaped = [
+        changed_topics = [
             after
             for before, after in change.changed
             if _has_new_configs_or_partitions(before, after)
         ]
         if change.brokers or change.broker_configs:
             self._failover.run_soon()
-        elif change.created or reshaped:
-            self._failover.run_soon(topic.name for topic in (*change.created, *reshaped))
+        elif change.created or changed_topics:
+            self._failover.run_soon(topic.name for topic in (*change.created, *changed_topics))
         if change.has_new_controller:
             self._controller_client.report_offline()
 

@@ -38,21 +38,23 @@ Entity = tuple[tuple[str, str | None], ...]
 Quotas = Mapping[Entity, Mapping[str, float]]
 
 
-class Kind(NamedTuple):
+class QuotaKind(NamedTuple):
+    """What a quota limits, such as the byte rate of Produce requests."""
+
     meaning: str
-    whole_max: int = 0
-    """The maximum of a kind that takes whole numbers only; 0 for the others."""
+    integer_max: int = 0
+    """The maximum of a kind whose values are integers; 0 for other kinds."""
 
 
 CLIENT_KINDS = {
-    PRODUCER_BYTE_RATE: Kind("bytes per second of Produce requests", LONG_MAX),
-    CONSUMER_BYTE_RATE: Kind("bytes per second of Fetch responses", LONG_MAX),
-    PRODUCER_RECORD_RATE: Kind("produced records per second", LONG_MAX),
-    CONSUMER_RECORD_RATE: Kind("fetched records per second", LONG_MAX),
-    REQUEST_PERCENTAGE: Kind("share of the broker's processing time, in percent"),
-    CONTROLLER_MUTATION_RATE: Kind("created and deleted partitions per second"),
+    PRODUCER_BYTE_RATE: QuotaKind("bytes per second of Produce requests", LONG_MAX),
+    CONSUMER_BYTE_RATE: QuotaKind("bytes per second of Fetch responses", LONG_MAX),
+    PRODUCER_RECORD_RATE: QuotaKind("produced records per second", LONG_MAX),
+    CONSUMER_RECORD_RATE: QuotaKind("fetched records per second", LONG_MAX),
+    REQUEST_PERCENTAGE: QuotaKind("share of the broker's processing time, in percent"),
+    CONTROLLER_MUTATION_RATE: QuotaKind("created and deleted partitions per second"),
 }
-IP_KINDS = {CONNECTION_CREATION_RATE: Kind("new connections per second", INT_MAX)}
+IP_KINDS = {CONNECTION_CREATION_RATE: QuotaKind("new connections per second", INT_MAX)}
 KINDS = CLIENT_KINDS | IP_KINDS
 
 
@@ -157,13 +159,13 @@ def check_limit(entity: Entity, kind: str, value: float) -> float:
         raise _invalid(f"Invalid configuration key {kind}")
     if value <= 0:
         raise _invalid(f"Quota {kind} must be greater than 0")
-    whole_max = kinds[kind].whole_max
-    if whole_max and value > whole_max:
-        type_ = "an INT" if whole_max == INT_MAX else "a LONG"
+    integer_max = kinds[kind].integer_max
+    if integer_max and value > integer_max:
+        type_ = "an INT" if integer_max == INT_MAX else "a LONG"
         raise _invalid(f"Proposed value for {kind} is too large for {type_}.")
     if not math.isfinite(value):
         raise _invalid(f"Quota {kind} must be a finite number, not {value}.")
-    if not whole_max:
+    if not integer_max:
         return value
     if abs(value - round(value)) > _FRACTION_MAX or round(value) == 0:
         raise _invalid(f"{kind} cannot be a fractional value.")
@@ -173,7 +175,8 @@ def check_limit(entity: Entity, kind: str, value: float) -> float:
 def limits_to_text(limits: Mapping[str, float]) -> dict[str, str]:
     """Limits in the form in which Kafka stored them: numbers as text."""
     return {
-        kind: str(int(limit) if KINDS[kind].whole_max else limit) for kind, limit in limits.items()
+        kind: str(int(limit) if KINDS[kind].integer_max else limit)
+        for kind, limit in limits.items()
     }
 
 

@@ -74,7 +74,7 @@ def server_settings(
     if wrong:
         raise ProjectError(
             f"the jar for format {name} is built for Spark {wrong[0]}, but this is Spark "
-            f"{shown(version)}: its tables could not be read. Use a jar for {shown(version)}"
+            f"{shown(version)}. It could not read the tables. Use a jar for {shown(version)}"
         )
     settings |= given
     if not found:
