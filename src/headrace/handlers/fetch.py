@@ -401,7 +401,7 @@ class FetchHandler:
             )
             return
         if not partition.is_leader and not self._follows(partition, request):
-            result.error = partition.refusal()
+            result.error = partition.not_leader_error()
             return
         epoch: i64 = part.current_leader_epoch
         if epoch >= 0 and epoch != partition.leader_epoch:

@@ -130,11 +130,11 @@ class ProduceHandler:
             if partition is None:
                 continue
             if exchange.request.acks == ACKS_ALL:
-                rejection: i64 = partition.rejection()
+                rejection: i64 = partition.acks_all_error()
                 if rejection != 0:
                     exchange.refuse(part, rejection)
                     if rejection == ErrorCode.NOT_ENOUGH_REPLICAS:
-                        part.message = partition.shortage()
+                        part.message = partition.isr_shortage()
                         part.log_start_offset = partition.log.log_start_offset
                     continue
             batch = self._read(partition, part, exchange)
@@ -169,7 +169,7 @@ class ProduceHandler:
         if partition is not None and partition.is_internal:
             part.error = ErrorCode.INVALID_TOPIC
         elif partition is not None:
-            exchange.refuse(part, partition.refusal())
+            exchange.refuse(part, partition.not_leader_error())
         elif by_id and not self.partitions.knows_id(part.key):
             exchange.refuse(part, ErrorCode.UNKNOWN_TOPIC_ID)
         else:
@@ -208,7 +208,7 @@ class ProduceHandler:
     ) -> None:
         if not partition.is_leader:
             # This broker was the leader when it handed the batch to a thread.
-            exchange.refuse(part, partition.refusal())
+            exchange.refuse(part, partition.not_leader_error())
             return
         if exchange.peer.refusals:
             reason: i64 = exchange.refusal_before(part, batch, partition)

@@ -151,9 +151,9 @@ class AppendQueue:
         """
         if not partition.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        rejection: i64 = partition.rejection()
-        if rejection != 0:
-            raise ApiError(ErrorCode(int(rejection)))
+        error: i64 = partition.acks_all_error()
+        if error != 0:
+            raise ApiError(ErrorCode(int(error)))
         if partition.is_dirty:
             self.flush()
         self.update_time()

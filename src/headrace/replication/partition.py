@@ -300,7 +300,7 @@ class Partition:
             needed = len(self.replicas)
         return self.in_sync_count < needed
 
-    def rejection(self) -> i64:
+    def acks_all_error(self) -> i64:
         """The error for a write with acks=all, or 0 if it can be accepted.
 
         The error for an isolated leader makes clients request metadata. After a timeout, librdkafka
@@ -310,7 +310,7 @@ class Partition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_short() else ErrorCode.NONE
 
-    def shortage(self) -> str:
+    def isr_shortage(self) -> str:
         """The reason for which acks=all is rejected."""
         count: i64 = self.in_sync_count
         are = "replica is" if count == 1 else "replicas are"
@@ -379,7 +379,7 @@ class Partition:
                 lowest = follower.log_start_offset
         return lowest
 
-    def refusal(self) -> i64:
+    def not_leader_error(self) -> i64:
         """The error for a client of a replica that is not the leader."""
         is_offline = self.log.is_offline
         return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER

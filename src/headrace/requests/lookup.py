@@ -39,7 +39,7 @@ def leader_partition(
         if current_leader_epoch > partition.leader_epoch:
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
     if not partition.is_leader:
-        code = ErrorCode(int(partition.refusal()))
+        code = ErrorCode(int(partition.not_leader_error()))
         raise ApiError(code, f"This broker is not the leader of {topic}-{index}.")
     return partition
 

@@ -87,7 +87,7 @@ class FakePartition:
         followers = [start for node, start in self.starts_of_followers.items() if is_live(node)]
         return min([self.log.log_start_offset, *followers])
 
-    def refusal(self) -> int:
+    def not_leader_error(self) -> int:
         offline = self.log.is_offline
         return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
 

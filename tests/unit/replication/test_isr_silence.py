@@ -77,9 +77,9 @@ def test_leader_without_session_and_followers_sends_its_clients_away() -> None:
         world.node.is_stale = True
         world.check(())
         assert waiting.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert world.partition.rejection() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert world.partition.acks_all_error() == ErrorCode.NOT_LEADER_OR_FOLLOWER
         world.check((2,))
-        assert world.partition.rejection() == ErrorCode.NONE
+        assert world.partition.acks_all_error() == ErrorCode.NONE
         for _ in range(10):
             world.check(())
         assert world.partition.is_isolated
