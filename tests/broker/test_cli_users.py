@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ LISTENER = "SASL_PLAINTEXT://127.0.0.1:{}"
 class Bootstrapped:
     """A broker with a SASL listener only, and the first user `admin`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.data = directory / "data"
         created = self.run("users", "bootstrap", "admin", "--data", str(self.data), stdin="first\n")
@@ -38,6 +38,7 @@ class Bootstrapped:
                 "listeners": LISTENER.format(free_port()),
                 "sasl.enabled.mechanisms": ",".join(MECHANISMS),
                 "connection.failed.authentication.delay.ms": "1",
+                **(settings or {}),
             },
         )
         self.config = self.user_file("admin", "first")
@@ -97,7 +98,7 @@ def test_users_are_created_listed_changed_and_deleted(secured: Bootstrapped) -> 
     assert unknown.stderr == "headrace: Unknown user 'bob'.\n"
 
 
-def test_bootstrap_is_rejected_if_a_user_exists(tmp_path: Path) -> None:
+def test_bootstrap_is_rejected_if_the_user_exists(tmp_path: Path) -> None:
     run = Bootstrapped.run
     nobody = Bootstrapped.__new__(Bootstrapped)
     arguments = ("users", "bootstrap", "admin", "--data", str(tmp_path / "data"))
@@ -107,7 +108,7 @@ def test_bootstrap_is_rejected_if_a_user_exists(tmp_path: Path) -> None:
     assert mode == 0o600
     second = run(nobody, *arguments, "--generate")
     assert second.returncode == 1
-    assert "A user already exists" in second.stderr
+    assert "User 'admin' already exists" in second.stderr
     reserved = run(nobody, *arguments[:2], "__headrace", *arguments[3:], "--generate")
     assert reserved.returncode == 2
 
@@ -318,3 +319,33 @@ def test_only_user_cannot_be_deleted(tmp_path: Path) -> None:
         assert alone.command("users", "delete", "admin").returncode == 0
     finally:
         alone.broker.close()
+
+
+def test_only_super_user_can_be_deleted_with_force_and_bootstrapped_again(tmp_path: Path) -> None:
+    locked = Bootstrapped(
+        tmp_path,
+        {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:admin;User:root",
+        },
+    )
+    try:
+        for name in ("bob", "root"):
+            assert locked.command("users", "create", name, "--generate").returncode == 0
+        assert locked.command("users", "delete", "root").returncode == 0
+        rejected = locked.command("users", "delete", "admin")
+        assert rejected.returncode == 1
+        assert "User 'admin' is the only user of super.users" in rejected.stderr
+        assert locked.command("users", "list").returncode == 0
+        assert locked.command("users", "delete", "admin", "--force").returncode == 0
+        assert locked.command("users", "list").returncode == 1
+        locked.broker.stop()
+        again = locked.run(
+            "users", "bootstrap", "admin", "--data", str(locked.data), stdin="first\n"
+        )
+        assert (again.returncode, again.stderr) == (0, "")
+        locked.broker.restart()
+        listed = locked.command("users", "list")
+        assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["admin", "bob"]
+    finally:
+        locked.broker.close()

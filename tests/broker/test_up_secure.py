@@ -75,6 +75,36 @@ def test_one_option_starts_a_secured_cluster(tmp_path: Path, brokers: tuple[str,
             assert command("down", "--data", str(data)).returncode == 0
 
 
+def test_start_without_the_admin_shows_how_to_create_it_again(tmp_path: Path) -> None:
+    data, port = tmp_path / "data", free_port()
+    up = ("up", "--secure", "--data", str(data), "--port", str(port), "--detach")
+    admin = data / "security" / "admin.properties"
+    config = ("--command-config", str(admin), "--bootstrap-server", f"127.0.0.1:{port}")
+    bootstrap = f"users bootstrap admin --data {data}"
+    started = command(*up)
+    try:
+        assert bootstrap not in started.stdout
+        assert command("users", "create", "bob", "--generate", *config).returncode == 0
+        assert command("users", "delete", "admin", "--force", *config).returncode == 0
+    finally:
+        assert command("down", "--data", str(data)).returncode == 0
+    started = command(*up)
+    assert command("down", "--data", str(data)).returncode == 0
+    assert "the user admin does not exist" in started.stdout
+    assert f"headrace {bootstrap}\n" in started.stdout
+    assert "Properties of the user" not in started.stdout
+    assert "HEADRACE_BOOTSTRAP_USER" not in started.stdout + started.stderr
+    librdkafka = (data / "security" / FILES[0]).read_text()
+    password = librdkafka.partition("sasl.password=")[2].partition("\n")[0]
+    assert command(*bootstrap.split(" "), stdin=f"{password}\n").returncode == 0
+    started = command(*up)
+    try:
+        assert "Properties of the user admin" in started.stdout
+        assert command("users", "list", *config).returncode == 0
+    finally:
+        assert command("down", "--data", str(data)).returncode == 0
+
+
 def test_setting_that_would_disable_the_protection_is_rejected(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for setting in ("authorizer.class.name=", "listeners=PLAINTEXT://127.0.0.1:0", "ssl.x=y"):

@@ -155,9 +155,21 @@ def _write(file: Path, text: str) -> None:
     os.replace(part, file)
 
 
-def next_steps(data: Path, port: int) -> str:
-    """The next commands for the user. `port` is 0 if the system chooses the port."""
+def secured_lines(data: Path, port: int, store: str, *, has_admin: bool) -> str:
+    """The files of the user `admin` and the next commands, or how to create this user again.
+
+    `port` is 0 if the system chooses the port. `store` is the option of `users bootstrap`.
+    """
     directory = (data / DIRECTORY).absolute()
+    if not has_admin:
+        return "\n".join(
+            (
+                f"TLS, logins and ACLs are enabled, but the user {ADMIN} does not exist.",
+                "To create this user again, stop the brokers, then run:",
+                f"      headrace users bootstrap {ADMIN} {store}",
+                f"with sasl.password of {directory / LIBRDKAFKA_FILE}.",
+            )
+        )
     config = f"--config {directory / ADMIN_FILE}"
     if port != PORT:
         config += f" --bootstrap-server 127.0.0.1:{port or 'PORT'}"

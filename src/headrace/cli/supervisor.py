@@ -20,14 +20,14 @@ from headrace.cli import cluster_data
 from headrace.cli.data_directory import data_directory
 from headrace.cli.failure import Failure
 from headrace.cli.ready import ReadyFiles, check_ready_file, ready_line, state_file, stopped_line
-from headrace.cli.secure import PROTOCOL, next_steps, secure_settings
+from headrace.cli.secure import ADMIN, PROTOCOL, secure_settings, secured_lines
 from headrace.cli.stop_signals import StoppedAtStart, StopSignals
 from headrace.cli.zookeeper import checked_heap, report
 from headrace.cli.zookeeper_access import DIGEST_FILE, created_digest, secure_if_open
 from headrace.config.broker import BrokerConfig
 from headrace.config.setting import ConfigError
 from headrace.coordination.access import DIGEST_FILE as DIGEST_SETTING
-from headrace.coordination.access import SET_ACL, access_of
+from headrace.coordination.access import SET_ACL, ZooKeeperAccess, access_of
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
@@ -81,6 +81,8 @@ class Supervisor:
     def __init__(self, data: Path, args: argparse.Namespace, settings: Mapping[str, str]) -> None:
         self._data = data
         self._is_temporary: bool = args.temp
+        self._is_secured: bool = args.secure
+        self._port: int = args.port
         self._ready = ReadyFiles(args.ready_file, None if args.temp else state_file(data))
         self._zookeeper: LocalZooKeeper | None = None
         self._connect: str = args.zookeeper or ""
@@ -98,7 +100,6 @@ class Supervisor:
         if args.secure:
             protocol = PROTOCOL
             properties = {**secure_settings(data, is_cluster=True), **properties}
-            _print(next_steps(data, args.port))
         properties |= self._digest(properties)
         self._config = BrokerConfig.load(properties, settings, origin="headrace up")
         self._brokers = [
@@ -194,6 +195,10 @@ class Supervisor:
                 f"{broker.process.name} is ready: {broker.address}, internal port {port}, "
                 f"pid {broker.process.pid}"
             )
+        if self._is_secured:
+            has_admin = asyncio.run(_has_user(self._connect, access, ADMIN))
+            store = f"--zookeeper-config {self._brokers[0].file}"
+            _print(secured_lines(self._data, self._port, store, has_admin=has_admin))
         addresses = ",".join(broker.address for broker in self._brokers)
         _print(ready_line(addresses, str(self._data)))
         self._write_ready()
@@ -237,6 +242,20 @@ class Supervisor:
                 self._failed.add(process.name)
         if self._zookeeper is not None:
             self._zookeeper.stop()
+
+
+async def _has_user(connect: str, access: ZooKeeperAccess, name: str) -> bool:
+    """Whether this user exists in the store and has a password."""
+    from headrace.cluster.store_reader import read_users
+    from headrace.coordination.zookeeper import ZooKeeperStore
+    from headrace.security.users import credentials_of
+
+    store = await ZooKeeperStore.open(connect, access=access)
+    try:
+        users, _, _ = await read_users(store, [name])
+    finally:
+        await store.close()
+    return bool(credentials_of(users[name]))
 
 
 def broker_count(data: Path, started: int) -> int:

@@ -7,7 +7,7 @@ import argparse
 import errno
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,13 @@ from headrace.cli.ready import (
     stopped_line,
 )
 from headrace.cli.secure import (
+    ADMIN,
     PORT,
     PROTOCOL,
     check_not_secured,
     check_settings,
-    next_steps,
     secure_settings,
+    secured_lines,
 )
 
 if TYPE_CHECKING:
@@ -145,8 +146,11 @@ def run_up(args: argparse.Namespace) -> int:
         security = secure_settings(directory, is_cluster=False) if args.secure else {}
         listeners = f"{PROTOCOL if args.secure else 'PLAINTEXT'}://127.0.0.1:{args.port}"
         properties = {"listeners": listeners, "log.dirs": str(directory), **security}
-        if args.secure:
-            print(next_steps(directory, args.port), flush=True)
+
+        def secured(broker: "Broker") -> str:
+            store = f"--data {directory}"
+            return secured_lines(directory, args.port, store, has_admin=broker.has_user(ADMIN))
+
         node_id = known_node_id(directory)
         if node_id is not None and "broker.id" not in settings and "node.id" not in settings:
             properties["node.id"] = str(node_id)
@@ -158,6 +162,7 @@ def run_up(args: argparse.Namespace) -> int:
             adopt=args.adopt,
             is_temporary=args.temp,
             early_signals=signals,
+            secured=secured if args.secure else None,
         )
 
 
@@ -236,7 +241,9 @@ def _run(
     adopt: bool = False,
     is_temporary: bool = False,
     early_signals: Sequence[int] = (),
+    secured: "Callable[[Broker], str] | None" = None,
 ) -> int:
+    """`secured` returns lines for the user of a secured broker that has started."""
     import logging
 
     from headrace.config.broker import BrokerConfig
@@ -262,7 +269,7 @@ def _run(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             state = None if is_temporary else state_file(Path(config.data_directory))
             files = ReadyFiles(ready, state)
-            runner.run(_serve(Broker(config, adopt=adopt), files, early_signals))
+            runner.run(_serve(Broker(config, adopt=adopt), files, early_signals, secured))
         print(stopped_line(is_temporary=is_temporary), flush=True)
         return 0
     except CannotStart as error:
@@ -281,7 +288,12 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(broker: "Broker", ready: ReadyFiles, early_signals: Sequence[int]) -> None:
+async def _serve(
+    broker: "Broker",
+    ready: ReadyFiles,
+    early_signals: Sequence[int],
+    secured: "Callable[[Broker], str] | None",
+) -> None:
     import asyncio
     import gc
 
@@ -300,6 +312,8 @@ async def _serve(broker: "Broker", ready: ReadyFiles, early_signals: Sequence[in
     # Exclude the modules loaded so far from garbage collection.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    if secured is not None:
+        print(secured(broker), flush=True)
     if broker.internal_address:
         print(f"Internal listener: {broker.internal_address}", flush=True)
     print(ready_line(broker.address, broker.config.data_directory), flush=True)

@@ -44,11 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         actions, "delete", "delete a user, and close the user's connections", _delete, json=False
     )
     delete.add_argument("name", metavar="NAME", help="name of the user")
+    delete.add_argument(
+        "--force",
+        action="store_true",
+        help="delete even the only user, or the only user of super.users",
+    )
     bootstrap = actions.add_parser(
         "bootstrap",
-        help="create the first user in the store of stopped brokers",
-        description="Create the first user in the store of stopped brokers. Fails if a user "
-        "exists: then use headrace users create.",
+        help="create the first user, or a missing super user, in the store of stopped brokers",
+        description="Create the first user, or a missing super user, in the store of stopped "
+        "brokers. Fails if this user exists: then use headrace users password.",
     )
     bootstrap.set_defaults(run_action=None)
     _add_password_arguments(bootstrap)
@@ -114,11 +119,28 @@ def _list(client: "Client", args: argparse.Namespace) -> None:
 
 
 def _delete(client: "Client", args: argparse.Namespace) -> None:
-    if [user.name for user in client.list_users()] == [args.name]:
-        raise Failure(
-            f"User {args.name!r} is the only user: no client could log in. Create another first."
-        )
+    if not args.force:
+        _check_other_users(client, args.name)
     client.delete_user(args.name)
+
+
+def _check_other_users(client: "Client", name: str) -> None:
+    """Raise Failure if no other user, or no other super user, could log in with a password."""
+    from headrace.client import ConfigResource
+    from headrace.model.acls import principals
+
+    others = {user.name for user in client.list_users()} - {name}
+    advice = "Create another first, or use --force."
+    if not others:
+        raise Failure(f"User {name!r} is the only user: no client could log in. {advice}")
+    node_id = client.describe_cluster().brokers[0].node_id
+    settings = client.describe_configs(ConfigResource("broker", str(node_id)), ["super.users"])
+    super_users = principals(settings["super.users"].value or "")
+    if f"User:{name}" in super_users and not any(f"User:{o}" in super_users for o in others):
+        raise Failure(
+            f"User {name!r} is the only user of super.users: no client could log in as one. "
+            f"{advice}"
+        )
 
 
 def _bootstrap(args: argparse.Namespace) -> None:
@@ -160,12 +182,12 @@ async def _store_first_user(args: argparse.Namespace, credentials: dict[str, str
         for path in (os.path.dirname(layout.USER_CONFIGS), layout.USER_CONFIGS):
             if await store.exists(path) is None:
                 await store.create(path)
-        names = await store.children(layout.USER_CONFIGS)
-        users, versions, _ = await read_users(
-            store, filter(None, map(layout.user_of_config, names))
-        )
-        if any(map(credentials_of, users.values())):
-            raise Failure("A user already exists. Start the brokers and use headrace users create.")
+        users, versions, _ = await read_users(store, [args.name])
+        if credentials_of(users.get(args.name, {})):
+            raise Failure(
+                f"User {args.name!r} already exists. Start the brokers and use headrace users "
+                "password. If no super user can log in, bootstrap another name of super.users."
+            )
         brokers = await store.exists(layout.BROKER_IDS) and await store.children(layout.BROKER_IDS)
         if brokers:
             raise Failure("Brokers are running. Stop them, or use headrace users create.")

@@ -44,14 +44,14 @@ class BrokerProcess:
         self.address = ""
         self.internal_address = ""
         """The address for other brokers, once the broker is ready."""
-        self._file = _beside(directory, "properties")
+        self.file = _beside(directory, "properties")
         self._ready = _beside(directory, "ready")
         self.process = Child(
             f"Broker {node_id}", self._command(module), _beside(directory, "log"), appends=appends
         )
 
     def _command(self, module: Sequence[str]) -> list[str]:
-        files = [str(self._file), "--ready-file", str(self._ready)]
+        files = [str(self.file), "--ready-file", str(self._ready)]
         return [sys.executable, "-m", *module, "broker", *files]
 
     def run_module(self, module: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class BrokerProcess:
         self, *, when_orphaned: signal.Signals = signal.SIGTERM, under: Sequence[str] = ()
     ) -> None:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        write_private(self._file, properties_text(self.properties))
+        write_private(self.file, properties_text(self.properties))
         self._ready.unlink(missing_ok=True)
         self.process.start(when_orphaned=when_orphaned, under=under)
 

@@ -41,6 +41,7 @@ from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
 from headrace.runtime.slices import Slices
 from headrace.runtime.worker import Worker
+from headrace.security.users import credentials_of
 
 if TYPE_CHECKING:
     from headrace.node.adoption import Adoption
@@ -122,6 +123,11 @@ class Broker:
                 message = error.message if isinstance(error, ApiError) else str(error)
                 raise CannotStart(message) from error
             raise
+
+    def has_user(self, name: str) -> bool:
+        """Whether this user exists and has a password. The broker must have started."""
+        assert self._controller is not None
+        return bool(credentials_of(self._controller.image.users.get(name, {})))
 
     @property
     def can_cancel_start(self) -> bool:

@@ -55,11 +55,18 @@ async def create_first_user(
     """Create the user with all SCRAM mechanisms, unless the cluster already has a user."""
     users = {name: credentials_of(each) for name, each in controller.image.users.items()}
     if any(users.values()):
-        if user is not None and not await worker.run(lambda: _is_known(users, *user)):
+        if user is None:
+            return
+        if not users.get(user[0]):
             _log.warning(
-                "user of %s not created, users exist: user=%r next_step='set its password with "
-                "headrace users'",
-                VARIABLE,
+                "first user not created, other users exist: user=%r next_step='stop the brokers "
+                "and run headrace users bootstrap'",
+                user[0],
+            )
+        elif not await worker.run(lambda: _is_known(users, *user)):
+            _log.warning(
+                "password of the first user ignored, the user has another one: user=%r "
+                "next_step='log in with the other one, or run headrace users password'",
                 user[0],
             )
         return
