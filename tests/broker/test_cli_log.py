@@ -123,6 +123,25 @@ def misplace_an_index_entry(data: Path) -> None:
     path.write_bytes(content)
 
 
+def overwrite_the_last_index(data: Path) -> None:
+    path = logs(data)[-1].with_suffix(".index")
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def flip_a_bit_of_the_first_index(data: Path) -> None:
+    flip_a_bit(logs(data)[0].with_suffix(".index"))
+
+
+def flip_a_bit_of_the_last_index(data: Path) -> None:
+    flip_a_bit(logs(data)[-1].with_suffix(".index"))
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
+
+
 def backdate_the_time_index(data: Path) -> None:
     path = logs(data)[0].with_suffix(".timeindex")
     content = bytearray(path.read_bytes())
@@ -160,6 +179,9 @@ def put_a_directory_in_place_of_the_checkpoint(data: Path) -> None:
         cut_the_tail,
         cut_in_the_middle,
         misplace_an_index_entry,
+        overwrite_the_last_index,
+        flip_a_bit_of_the_first_index,
+        flip_a_bit_of_the_last_index,
         backdate_the_time_index,
         garble_a_snapshot,
         lie_about_epochs,
@@ -252,6 +274,30 @@ def test_a_directory_without_partitions_is_named(
     assert "contains no partitions" in capsys.readouterr().err
     assert cli.main(["log", "check", str(tmp_path / "nothing")]) == 1
     assert "No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "damage", [overwrite_the_last_index, flip_a_bit_of_the_first_index, misplace_an_index_entry]
+)
+def test_damaged_index_is_reported_as_one_that_the_broker_rebuilds(
+    data: Path, damage: Damage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(data)
+    assert cli.main(["log", "check", str(data)]) == 1
+    assert "; the broker rebuilds it in memory" in capsys.readouterr().out
+    with RunningBroker.start(data) as broker:
+        with connect(broker.address) as client:
+            records = list(client.consume("t", partitions=[0], start=0, until="end"))
+        broker.stop()
+    assert len(records) == 1_000
+
+
+def test_directories_with_names_like_partitions_are_not_partitions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dbus-1" / "system.d").mkdir(parents=True)
+    assert cli.main(["log", "check", str(tmp_path)]) == 1
+    assert "contains no partitions" in capsys.readouterr().err
 
 
 def test_a_log_is_dumped_batch_by_batch(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(dump)
     dump.set_defaults(run_action=_dump)
     summary = "verify every checksum and index, and list the files that recovery has set aside"
-    check = actions.add_parser("check", help=summary, description=sentence(summary))
+    check = actions.add_parser(
+        "check",
+        help=summary,
+        description=f"{sentence(summary)} The exit code is 1 if it finds a problem, even one that "
+        "the broker repairs. Indexes of the last segment are verified only if its size and theirs "
+        "are those of the last checkpoint, as after a clean stop.",
+    )
     check.add_argument(
         "directory", metavar="DIR", help="a partition, a data directory, or a cluster's directory"
     )
@@ -111,8 +117,7 @@ def _partition_directories(directory: str) -> dict[str, str]:
 
     directory = os.path.abspath(directory)
     names = os.listdir(directory)
-    files = (checkpoints.PARTITION_METADATA, checkpoints.LOG_CHECKPOINT)
-    if any(name in files or (name.endswith(".log") and name[:-4].isdigit()) for name in names):
+    if _has_partition_files(directory):
         return {os.path.basename(directory): directory}
     brokers = [
         name
@@ -127,9 +132,22 @@ def _partition_directories(directory: str) -> dict[str, str]:
         }
     else:
         found = _of_broker(directory)
+        if checkpoints.META_PROPERTIES not in names:
+            # Other programs have directories with such names.
+            found = {name: path for name, path in found.items() if _has_partition_files(path)}
     if not found:
         raise Failure(f"{directory} contains no partitions.")
     return found
+
+
+def _has_partition_files(directory: str) -> bool:
+    from headrace.log.upkeep import checkpoints
+
+    files = (checkpoints.PARTITION_METADATA, checkpoints.LOG_CHECKPOINT)
+    return any(
+        name in files or (name.endswith(".log") and name[:-4].isdigit())
+        for name in os.listdir(directory)
+    )
 
 
 def _of_broker(directory: str) -> dict[str, str]:

@@ -5,8 +5,10 @@ Used by `headrace log check`. Needs memory for one batch, and 24 bytes per batch
 1. Each batch must be complete, have a valid checksum, be decodable, and follow the offsets before
    it.
 2. Each index entry must point to the start of a batch, and must not contradict a record.
-3. A file that recovery rebuilds is not a problem: a missing index, or the index of the last segment
-   if no checkpoint covers it. Data that recovery would cut is a problem.
+3. A missing index is not a problem, because the broker rebuilds it. A damaged one is.
+4. The indexes of the last segment are checked only if they and the log have the sizes that the
+   checkpoint contains. Otherwise, a crash can explain each difference.
+5. Data that recovery would cut is a problem.
 """
 
 from array import array
@@ -29,6 +31,7 @@ from headrace.log.upkeep.checkpoints import (
     LOG_CHECKPOINT,
     PARTITION_METADATA,
     LogCheckpoint,
+    SegmentFacts,
     decode_epochs,
 )
 from headrace.log.upkeep.snapshots import decode_snapshot
@@ -87,7 +90,7 @@ def check_partition(files: Files, directory: str, progress: Progress | None = No
         is_last = index + 1 == len(segments)
         cut_from = _synced_size(checkpoint, name) if is_last and not is_offline else None
         segment = _SegmentCheck(files, directory, name, report, epochs, cut_from, progress)
-        segment.check(names, checkpoint if is_last else None)
+        segment.check(names, checkpoint, is_last=is_last)
     # Otherwise a broker creates the partition, or was killed while it did.
     if not segments and (checkpoint is not None or _is_recorded(files, directory)):
         report.problems.append(Problem("*.log", -1, "no segment exists: its files were removed"))
@@ -188,8 +191,8 @@ class _SegmentCheck:
         self._last_offsets: array[int] = array("q")
         self._largest_timestamps: array[int] = array("q")
 
-    def check(self, names: list[str], checkpoint: LogCheckpoint | None) -> None:
-        """Check the segment. With a checkpoint, check only the indexes that it covers."""
+    def check(self, names: list[str], checkpoint: LogCheckpoint | None, *, is_last: bool) -> None:
+        """Check the log, then the indexes."""
         report = self._report
         report.segments += 1
         if report.log_start_offset < 0:
@@ -198,7 +201,9 @@ class _SegmentCheck:
         if self._base < report.log_end_offset:
             end = report.log_end_offset
             self._report_problem(-1, f"it starts before {end}, the end of the previous segment")
-        self._check_log()
+        size = self._check_log()
+        segments = checkpoint.segments if checkpoint is not None else []
+        facts = next((each for each in segments if each.base_offset == self._base), None)
         for suffix, check in (
             (".index", self._check_index),
             (".timeindex", self._check_time_index),
@@ -207,27 +212,35 @@ class _SegmentCheck:
             name = self._stem + suffix
             if name in names:
                 data = self._files.read_file(f"{self._directory}/{name}")
-                if checkpoint is None or self._is_covered(suffix, data, checkpoint):
+                expected = _size_and_checksum(facts, suffix)
+                found = len(data), crc32c(data)
+                # A running broker can have written records and a checkpoint since the first read.
+                is_altered = (
+                    facts is not None
+                    and facts.size == size
+                    and found[0] == expected[0]
+                    and found[1] != expected[1]
+                    and read_log_checkpoint(self._files, self._directory) == checkpoint
+                )
+                is_judged = found == expected or is_altered or not is_last or checkpoint is None
+                count = len(report.problems)
+                if is_judged:
                     check(name, data)
-
-    def _is_covered(self, suffix: str, data: bytes, checkpoint: LogCheckpoint) -> bool:
-        """Whether recovery uses an index file unchanged."""
-        for facts in checkpoint.segments:
-            if facts.base_offset == self._base:
-                known = {
-                    ".index": (facts.index_size, facts.index_crc),
-                    ".timeindex": (facts.time_index_size, facts.time_index_crc),
-                    ".txnindex": (facts.aborted_size, facts.aborted_crc),
-                }
-                return (len(data), crc32c(data)) == known[suffix]
-        return False
+                if is_altered and len(report.problems) == count:
+                    self._report_problem(-1, f"its checksum is not that in {LOG_CHECKPOINT}", name)
+                if found != expected:
+                    report.problems[count:] = [
+                        each._replace(what=f"{each.what}; the broker rebuilds it in memory")
+                        for each in report.problems[count:]
+                    ]
 
     def _report_problem(self, position: int, description: str, name: str | None = None) -> None:
         self._report.problems.append(Problem(name or self._name, position, description))
 
     # The log
 
-    def _check_log(self) -> None:
+    def _check_log(self) -> int:
+        """Check all batches. Returns the size of the log."""
         descriptor = self._files.open(f"{self._directory}/{self._name}")
         try:
             size = self._files.size(descriptor)
@@ -246,6 +259,7 @@ class _SegmentCheck:
             is_cut = self._cut_from is not None and position >= self._cut_from
             cut = f"; recovery would cut the last {left} bytes" if is_cut else ""
             self._report_problem(position, walk.error.rstrip(".") + cut)
+        return size
 
     def _check_batch(self, walk: BatchWalk, batch: Batch, position: int) -> None:
         report = self._report
@@ -343,6 +357,17 @@ class _SegmentCheck:
             self._report_problem(
                 len(data) - len(data) % entry_size, "its last entry is cut off", name
             )
+
+
+def _size_and_checksum(facts: SegmentFacts | None, suffix: str) -> tuple[int, int]:
+    """The size and the checksum of an index file in the checkpoint; (-1, -1) without facts."""
+    if facts is None:
+        return -1, -1
+    if suffix == ".index":
+        return facts.index_size, facts.index_crc
+    if suffix == ".timeindex":
+        return facts.time_index_size, facts.time_index_crc
+    return facts.aborted_size, facts.aborted_crc
 
 
 def entries_in_use(first: "array[int]", second: "array[int]") -> int:
