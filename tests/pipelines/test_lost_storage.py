@@ -2,10 +2,10 @@
 
 import pyarrow.dataset
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.client import Client
 from headrace.pipelines.project import Project
-from headrace.pipelines.running import session
 from headrace.pipelines.tables import Tables
 from headrace.pipelines.written import local_path, table_files
 from tests.pipelines.conftest import Pipeline, flow
@@ -72,7 +72,9 @@ def test_missing_file_is_found_on_a_file_system_that_is_not_mounted(
     pipeline.done("run")
     (lost,) = table_files(spark_project.warehouse / "unseen_bronze")
     monkeypatch.setattr(Tables, "path", lambda _self, _uri: None)
-    with session(spark_server, {}) as spark:
+    # A session without listeners: their thread can warn after the end of the test.
+    spark = SparkSession.builder.remote(spark_server).create()
+    try:
         tables = Tables(spark, spark_project.prefix, is_own_server=False)
         table = tables.find("unseen_bronze")
         assert table is not None
@@ -81,6 +83,8 @@ def test_missing_file_is_found_on_a_file_system_that_is_not_mounted(
         assert [local_path(uri) for uri in tables.files(table).missing] == [lost]
         assert not tables.exist(f"{table.location}/*.parquet")
         assert not tables.exist(f"{table.location}/nothing/*")
+    finally:
+        spark.stop()
 
 
 def test_several_flows_into_a_table_of_files_are_rejected(
