@@ -15,6 +15,7 @@ import pytest
 
 from headrace.cli import cluster_data
 from headrace.cli.failure import Failure
+from headrace.cli.ready import STATE_FILE
 from headrace.cli.supervisor import broker_count, replication_settings
 from headrace.client import connect
 from headrace.config.broker import BrokerConfig
@@ -72,6 +73,111 @@ def test_single_brokers_directory_is_converted_to_a_cluster(
     refused = ended("--data", str(data))
     assert refused.returncode == 1
     assert "belongs to a cluster" in refused.stderr
+
+
+def broker_again(data: Path, number: int) -> "subprocess.Popen[bytes]":
+    """A broker that `headrace broker` starts again, once it serves clients."""
+    ready = data.with_name(f"again-{number}")
+    ready.unlink(missing_ok=True)
+    command = [*HEADRACE, "broker", str(data / f"broker-{number}.properties")]
+    with data.with_name(f"again-{number}.output").open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--ready-file", str(ready)], stdout=output, stderr=output
+        )
+    wait_until(lambda: ready.exists() or process.poll() is not None)
+    assert process.poll() is None
+    return process
+
+
+def pids_of_brokers(up: "Up") -> dict[int, int]:
+    return {part["id"]: part["pid"] for part in up.ready["parts"] if part["part"] == "broker"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_cluster_continues_after_a_rolling_restart_and_stops_all_brokers(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    data, again = tmp_path / "data", dict[int, "subprocess.Popen[bytes]"]()
+    with started(data, "--brokers", "2", "--zookeeper-port", "0") as up:
+        try:
+            for node_id, pid in pids_of_brokers(up).items():
+                os.kill(pid, number)
+                end = (
+                    "stopped unexpectedly (SIGKILL)" if number == signal.SIGKILL else "has stopped"
+                )
+                # No broker of another process is left when broker 2 ends, unless it is found.
+                up.wait_for_line(f"Broker {node_id} {end}; the others continue.")
+                again[node_id] = broker_again(data, node_id)
+            # With --port 0, a broker that is started again selects another port.
+            address = json.loads(data.with_name("again-2").read_text())["address"]
+            with connect(address) as client:
+                client.create_topic("mill", partitions=1)
+                client.produce("mill", "grain")
+            up.process.send_signal(signal.SIGINT)
+            assert up.process.wait(120) == (1 if number == signal.SIGKILL else 0)
+            assert {node_id: each.wait(60) for node_id, each in again.items()} == {1: 0, 2: 0}
+            for node_id, each in again.items():
+                line = (
+                    f"Broker {node_id}, started with headrace broker, has stopped: pid {each.pid}"
+                )
+                assert line in up.said()
+            assert "did not stop cleanly" not in up.said()
+            assert "all data is on disk" in up.said()
+        finally:
+            for each in again.values():
+                each.kill()
+                each.wait()
+
+
+def test_cluster_stops_with_the_last_broker_that_was_started_again(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with started(data, "--brokers", "2", "--zookeeper-port", "0") as up:
+        pids = pids_of_brokers(up)
+        os.kill(pids[1], signal.SIGTERM)
+        up.wait_for_line("Broker 1 has stopped; the others continue.")
+        again = broker_again(data, 1)
+        try:
+            os.kill(pids[2], signal.SIGTERM)
+            up.wait_for_line("Broker 2 has stopped; the others continue.")
+        finally:
+            again.kill()
+            again.wait()
+        assert up.process.wait(60) == 1
+        assert "The last broker, started with headrace broker, has stopped." in up.said()
+        assert "did not stop cleanly: Broker 1. The next start recovers their data." in up.said()
+
+
+def test_cluster_whose_brokers_were_stopped_ends_with_success(tmp_path: Path) -> None:
+    with started(tmp_path / "data", "--brokers", "1", "--zookeeper-port", "0") as up:
+        os.kill(pids_of_brokers(up)[1], signal.SIGTERM)
+        assert up.process.wait(60) == 0
+        said = up.said()
+        assert "Broker 1 has stopped; no broker is left.\n" in said
+        assert said.endswith("Headrace has stopped; all data is on disk.\n")
+
+
+def test_second_stop_signal_kills_all_brokers(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with started(data, "--brokers", "2", "--zookeeper-port", "0") as up:
+        pids = pids_of_brokers(up)
+        os.kill(pids[1], signal.SIGTERM)
+        up.wait_for_line("Broker 1 has stopped; the others continue.")
+        again = broker_again(data, 1)
+        try:
+            (zookeeper,) = (p["pid"] for p in up.ready["parts"] if p["part"] == "zookeeper")
+            os.kill(zookeeper, signal.SIGSTOP)  # Brokers stop only after its response.
+            up.process.send_signal(signal.SIGINT)
+            wait_until(lambda: not (data / STATE_FILE).exists())
+            up.process.send_signal(signal.SIGINT)
+            assert up.process.wait(60) == 1
+            assert up.said().endswith(
+                "Headrace was killed by a second stop signal. The next start recovers the data.\n"
+            )
+            again.wait(60)
+            wait_until_gone((*pids.values(), zookeeper))
+        finally:
+            again.kill()
+            again.wait()
 
 
 def test_cluster_ends_with_its_supervisor_and_restarts_with_its_data(

@@ -17,7 +17,7 @@ from headrace.cli.failure import Failure
 from headrace.cli.ready import OUTPUT_FILE, STATE_FILE
 from headrace.cli.secure import DIRECTORY as SECURITY
 from headrace.coordination.embedded import STORE_FILE
-from headrace.env.files import DirectoryInUse, SystemFiles
+from headrace.env.files import DirectoryInUse, SystemFiles, lock_holder
 
 LOCK = "cluster.lock"
 _BROKER_LOCK = ".lock"
@@ -71,6 +71,15 @@ def writing(data: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise unusable(data, error) from None
+
+
+def running_brokers(data: Path) -> dict[Path, int]:
+    """The process of each broker of the cluster that starts, runs or stops, by its directory."""
+    holders = {
+        directory: lock_holder(str(directory / _BROKER_LOCK))
+        for directory in sorted(data.glob("broker-*"))
+    }
+    return {directory: pid for directory, pid in holders.items() if pid is not None}
 
 
 def _has_members(data: Path) -> bool:

@@ -15,11 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.cluster_data import unusable
+from headrace.cli.cluster_data import running_brokers, unusable
 from headrace.cli.connection import add_json_argument
 from headrace.cli.failure import Failure
 from headrace.cli.ready import DATA_DIRECTORY, OUTPUT_FILE, process_identity, state_file
@@ -95,35 +96,56 @@ def run_down(args: argparse.Namespace) -> int:
     data = Path(args.data)
     state = _running(data)
     # Separate brokers stop first, because they need the ZooKeeper of the cluster.
-    processes = list(_separate_brokers(data, state).items())
+    processes = [
+        (directory, pid, process_identity(pid))
+        for directory, pid in _separate_brokers(data, state).items()
+    ]
     if state is not None:
-        processes.append((data, state))
+        processes.append((data, int(state["pid"]), state["process"]))
     if not processes:
         hint = " Name another data directory with --data." if data == _DEFAULT else ""
         raise Failure(f"Headrace is not running: data directory {data}.{hint}")
-    for directory, each in processes:
-        _stop(directory, int(each["pid"]), each["process"])
+    for directory, pid, identity in processes:
+        if not stop_process(pid, identity, STOP_S_MAX):
+            raise Failure(
+                f"Headrace did not stop within {STOP_S_MAX:g} s: pid {pid}. See its log, "
+                f"{directory / OUTPUT_FILE}, or end it with kill -9 {pid}."
+            )
+        print(f"Headrace has stopped: pid {pid}, data in {directory}")
     return 0
 
 
-def _stop(data: Path, pid: int, identity: str) -> None:
+def stop_process(pid: int, identity: str, seconds: float) -> bool:
+    """Stop a process with SIGTERM. Returns whether it ended within this time."""
+    with _opened(pid, identity) as process:
+        if process is None:
+            return True
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        # A paused process does not handle SIGTERM.
+        signal.pidfd_send_signal(process, signal.SIGCONT)
+        return bool(select.select([process], [], [], seconds)[0])
+
+
+def kill_process(pid: int, identity: str) -> None:
+    with _opened(pid, identity) as process:
+        if process is not None:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+
+
+@contextmanager
+def _opened(pid: int, identity: str) -> Iterator[int | None]:
+    """The pidfd of a process, or None if it has ended."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
+        yield None
         return
     try:
-        if process_identity(pid) == identity:
-            signal.pidfd_send_signal(process, signal.SIGTERM)
-            if not select.select([process], [], [], STOP_S_MAX)[0]:
-                raise Failure(
-                    f"Headrace did not stop within {STOP_S_MAX:g} s: pid {pid}. See its log, "
-                    f"{data / OUTPUT_FILE}, or end it with kill -9 {pid}."
-                )
+        yield process if process_identity(pid) == identity else None
     except PermissionError:
         raise Failure(f"Cannot stop process {pid}: it belongs to another user.") from None
     finally:
         os.close(process)
-    print(f"Headrace has stopped: pid {pid}, data in {data}")
 
 
 def run_status(args: argparse.Namespace) -> int:
@@ -135,6 +157,9 @@ def run_status(args: argparse.Namespace) -> int:
         print(json.dumps(shown))
     elif state is None:
         print(f"Headrace is not running: data directory {data}")
+        for directory, pid in _separate_brokers(data, None).items():
+            node_id = directory.name.removeprefix("broker-")
+            print(f"Broker {node_id}: pid {pid}, started with headrace broker")
     else:
         print(f"Headrace {state['version']} is running: pid {state['pid']}, data in {data}")
         print(f"bootstrap.servers={state['address']}")
@@ -145,7 +170,7 @@ def run_status(args: argparse.Namespace) -> int:
             condition = f"pid {part['pid']}" if is_running else "not running"
             restarted = separate.get(data / f"broker-{part['id']}")
             if name == "Broker" and restarted is not None:
-                condition = f"pid {restarted['pid']}, started with headrace broker"
+                condition = f"pid {restarted}, started with headrace broker"
             print(f"{name} {part['id']}: {part['address']}, {condition}")
     return 0 if state is not None else 1
 
@@ -165,15 +190,10 @@ def _running(data: Path) -> dict[str, Any] | None:
     return state if is_same else None
 
 
-def _separate_brokers(data: Path, cluster: dict[str, Any] | None) -> dict[Path, dict[str, Any]]:
-    """The brokers of a cluster that `headrace broker` started again, by their directories."""
+def _separate_brokers(data: Path, cluster: dict[str, Any] | None) -> dict[Path, int]:
+    """The processes of brokers that `headrace broker` started again, by their directories."""
     own = {part["pid"] for part in (cluster or {}).get("parts", ())}
-    states = {directory: _running(directory) for directory in sorted(data.glob("broker-*"))}
-    return {
-        directory: state
-        for directory, state in states.items()
-        if state is not None and state["pid"] not in own
-    }
+    return {directory: pid for directory, pid in running_brokers(data).items() if pid not in own}
 
 
 def _is_of(data: Path, pid: int) -> bool:

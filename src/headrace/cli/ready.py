@@ -130,3 +130,8 @@ def remove_ready_file(path: str | None) -> None:
 def stopped_line(name: str = "Headrace", *, is_temporary: bool) -> str:
     data = "the temporary data is deleted" if is_temporary else "all data is on disk"
     return f"{name} has stopped; {data}."
+
+
+def killed_line(name: str = "Headrace", *, is_temporary: bool) -> str:
+    data = "The temporary data is deleted" if is_temporary else "The next start recovers the data"
+    return f"{name} was killed by a second stop signal. {data}."

@@ -1,6 +1,7 @@
 """Stop signals of a command that runs child processes: Ctrl-C, SIGTERM and SIGHUP.
 
-1. The first signal ends the command after its children have stopped. The second one kills them.
+1. The first signal ends the command after its children have stopped. The second one kills them,
+   and the exit code is 1.
 """
 
 import signal

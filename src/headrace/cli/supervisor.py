@@ -3,7 +3,8 @@
 Owns the order in which the parts start and stop, and prints one line for each. The parts are
 separate processes; this one serves no clients.
 
-1. ZooKeeper runs before the first broker starts, and until the last broker has stopped.
+1. ZooKeeper runs before the first broker starts, and until the last broker has stopped. Brokers
+   that `headrace broker` started again count as well: a stop signal also stops them.
 2. A broker that fails is reported once. The other brokers continue, and the exit code is 1.
    A ZooKeeper node that fails is restarted.
 3. Ports, ids and directories are the same at the next start.
@@ -18,8 +19,17 @@ from pathlib import Path
 
 from headrace.cli import cluster_data
 from headrace.cli.data_directory import data_directory
+from headrace.cli.detached import kill_process, stop_process
 from headrace.cli.failure import Failure
-from headrace.cli.ready import ReadyFiles, check_ready_file, ready_line, state_file, stopped_line
+from headrace.cli.ready import (
+    ReadyFiles,
+    check_ready_file,
+    killed_line,
+    process_identity,
+    ready_line,
+    state_file,
+    stopped_line,
+)
 from headrace.cli.secure import ADMIN, PROTOCOL, secure_settings, secured_lines
 from headrace.cli.stop_signals import StoppedAtStart, StopSignals
 from headrace.cli.zookeeper import checked_heap, report
@@ -35,6 +45,7 @@ from headrace.ensemble.child import Child, ChildFailed
 from headrace.ensemble.java import NotInstalled, check_installed
 from headrace.ensemble.monitor import Monitor
 from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, is_port_free
+from headrace.log.upkeep.checkpoints import CLEAN_SHUTDOWN
 
 HOST = "127.0.0.1"
 START_S_MAX = 60.0
@@ -113,6 +124,9 @@ class Supervisor:
         nodes = self._zookeeper.nodes if self._zookeeper else []
         self._monitor = Monitor(nodes, report, self._write_ready)
         self._failed: set[str] = set()
+        self._reported: set[str] = set()
+        self._separate: dict[Path, tuple[int, str]] = {}
+        """Brokers that `headrace broker` started, also if they have ended since."""
 
     def _digest(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Credentials for ZooKeeper, if its nodes are to be secured and no file is given."""
@@ -137,30 +151,45 @@ class Supervisor:
             self._start(signals.check)
             while not signals.wait(CHECK_S):
                 self._monitor.check(time.monotonic())
-                self._report_dead_brokers()
-                if not any(broker.process.running for broker in self._brokers):
+                if not self._check_brokers():
                     break
+            # After a failed start, leave them: they could be the reason.
+            self._ready.remove()
+            self._stop_separate()
         except StoppedAtStart:
             pass
         finally:
             self._stop()
         if signals.was_repeated:
+            _print(killed_line(is_temporary=self._is_temporary))
             return 1
-        _print(self._final_line())
-        return 1 if self._failed else 0
+        unclean = self._unclean()
+        if unclean and not self._is_temporary:
+            _print(
+                f"Headrace has stopped. These processes did not stop cleanly: {', '.join(unclean)}."
+                " The next start recovers their data."
+            )
+        else:
+            _print(stopped_line(is_temporary=self._is_temporary))
+        return 1 if self._failed or unclean else 0
 
-    def _final_line(self) -> str:
-        if not self._failed or self._is_temporary:
-            return stopped_line(is_temporary=self._is_temporary)
-        names = ", ".join(sorted(self._failed))
-        reason = (
-            f"These processes did not stop cleanly: {names}. The next start recovers their data."
-        )
-        return f"Headrace has stopped. {reason}"
+    def _unclean(self) -> list[str]:
+        """The brokers whose last stop was not clean.
+
+        A broker that failed can have stopped cleanly since, after `headrace broker` started it.
+        """
+        failed = {each.directory for each in self._brokers if each.process.name in self._failed}
+        return [
+            _name(directory)
+            for directory in sorted(failed | self._separate.keys())
+            if not (directory / CLEAN_SHUTDOWN).exists()
+        ]
 
     def _kill(self) -> None:
         for child in self._children():
             child.send(signal.SIGKILL)
+        for pid, identity in self._separate.values():
+            kill_process(pid, identity)
 
     def _start(self, check: Callable[[], None]) -> None:
         """`check` raises to end the start."""
@@ -221,17 +250,51 @@ class Supervisor:
         nodes = self._zookeeper.nodes if self._zookeeper else []
         return [*(node.process for node in nodes), *(broker.process for broker in self._brokers)]
 
-    def _report_dead_brokers(self) -> None:
+    def _check_brokers(self) -> bool:
+        """Report stopped brokers. Returns whether a broker is running."""
         children = [broker.process for broker in self._brokers]
         stopped = [child for child in children if not child.running]
-        rest = "the others continue" if len(stopped) < len(children) else "no broker is left"
-        for child in stopped:
-            if child.name not in self._failed:
-                self._failed.add(child.name)
-                report(
-                    f"{child.name} stopped unexpectedly ({child.exit_text()}); {rest}. Its log: "
-                    f"{child.output}"
-                )
+        is_running = bool(self._running_separate()) or len(stopped) < len(children)
+        rest = "the others continue" if is_running else "no broker is left"
+        new = [child for child in stopped if child.name not in self._reported]
+        for child in new:
+            self._reported.add(child.name)
+            if child.exit_code == 0:
+                report(f"{child.name} has stopped; {rest}.")
+                continue
+            self._failed.add(child.name)
+            report(
+                f"{child.name} stopped unexpectedly ({child.exit_text()}); {rest}. Its log: "
+                f"{child.output}"
+            )
+        if not (new or is_running):
+            report("The last broker, started with headrace broker, has stopped.")
+        return is_running
+
+    def _running_separate(self) -> dict[Path, tuple[int, str]]:
+        """The brokers that `headrace broker` started again: pid and identity, by directory."""
+        own = {broker.process.pid for broker in self._brokers if broker.process.running}
+        for directory, pid in cluster_data.running_brokers(self._data).items():
+            if pid not in own:
+                self._separate[directory] = pid, process_identity(pid)
+        # A broker releases its lock before it closes its session of ZooKeeper.
+        return {
+            directory: (pid, identity)
+            for directory, (pid, identity) in self._separate.items()
+            if identity and process_identity(pid) == identity
+        }
+
+    def _stop_separate(self) -> None:
+        for directory, (pid, identity) in self._running_separate().items():
+            name = f"{_name(directory)}, started with headrace broker,"
+            try:
+                if stop_process(pid, identity, STOP_S_MAX):
+                    _print(f"{name} has stopped: pid {pid}")
+                    continue
+                reason = f"did not stop within {STOP_S_MAX:g} s"
+            except Failure:
+                reason = "belongs to another user"
+            _print(f"{name} still runs, without ZooKeeper: it {reason}. Stop it: kill -9 {pid}")
 
     def _stop(self) -> None:
         self._ready.remove()
@@ -256,6 +319,10 @@ async def _has_user(connect: str, access: ZooKeeperAccess, name: str) -> bool:
     finally:
         await store.close()
     return bool(credentials_of(users[name]))
+
+
+def _name(directory: Path) -> str:
+    return f"Broker {directory.name.removeprefix('broker-')}"
 
 
 def broker_count(data: Path, started: int) -> int:

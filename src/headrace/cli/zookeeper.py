@@ -108,7 +108,12 @@ def report(line: str) -> None:
 
 
 def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
-    from headrace.cli.ready import remove_ready_file, stopped_line, write_ready_file
+    from headrace.cli.ready import (
+        killed_line,
+        remove_ready_file,
+        stopped_line,
+        write_ready_file,
+    )
     from headrace.cli.stop_signals import StoppedAtStart, StopSignals
     from headrace.ensemble.monitor import Monitor
     from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
@@ -148,6 +153,7 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
         remove_ready_file(args.ready_file)
         zookeeper.stop()
     if stopping.was_repeated:
+        print(killed_line("ZooKeeper", is_temporary=args.temp), flush=True)
         return 1
     print(stopped_line("ZooKeeper", is_temporary=args.temp), flush=True)
     return 0

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import re
+import struct
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +26,8 @@ Bytes = bytes | bytearray | memoryview
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _PIECES_MAX = 1024
 """The maximum number of pieces per writev (IOV_MAX on Linux)."""
+_FLOCK = "hhqqi"
+"""The layout of C's struct flock: type, whence, start, length, pid."""
 _JOINED_BYTES_MAX = 65_536
 """Up to this size, joining small pieces is faster than passing them to writev."""
 
@@ -359,6 +362,25 @@ class SystemFiles:
             os.ftruncate(fd, 0)
             os.pwrite(fd, holder.encode(), 0)
         return fd
+
+
+def lock_holder(path: str) -> int | None:
+    """The process that holds a lock file of `SystemFiles.lock`. Does not take the lock.
+
+    None if no process of this machine holds it, or the file cannot be read.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        wanted = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, wanted))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 
 def _mount_id(device: int) -> int:
