@@ -48,6 +48,39 @@ def test_of_several_ports_the_one_in_use_is_named(
     assert "listeners setting" in said
 
 
+@pytest.mark.parametrize("brokers", [(), ("--brokers", "2", "--zookeeper-port", "0")])
+def test_secure_start_on_a_port_in_use_creates_no_files(
+    shared_broker: RunningBroker, tmp_path: Path, brokers: tuple[str, ...]
+) -> None:
+    data, port = tmp_path / "data", str(shared_broker.port)
+    command = ["up", "--secure", "--port", port, "--data", str(data), *brokers]
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", *command],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"Port {port} is in use" in done.stderr
+    assert done.stdout == ""
+    assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "command"),
+    [
+        ("--port 65534", "up --brokers 3"),
+        ("--zookeeper-port 65534", "up --brokers 1 --zookeeper-nodes 3 --port 0"),
+        ("--port 65534", "zookeeper --nodes 3"),
+    ],
+)
+def test_consecutive_ports_beyond_the_last_one_are_rejected(option: str, command: str) -> None:
+    said = refused(*command.split(), *option.split(), "--temp", exit_code=2)
+    assert f"{option} is too high: 3 consecutive ports would end after 65535." in said
+    assert "Choose a first port up to 65533" in said
+
+
 def test_a_locked_directory_is_named_with_its_holder(shared_broker: RunningBroker) -> None:
     said = refused("up", "--port", "0", "--data", str(shared_broker.data_dir))
     assert f"in use by process {shared_broker.pid}" in said

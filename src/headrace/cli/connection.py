@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ADDRESS_VARIABLE = "HEADRACE_BOOTSTRAP"
 DEFAULT_ADDRESS = "localhost:9092"
+PORT_MAX = 65535
 
 
 def add_connection_arguments(
@@ -137,9 +138,20 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 def port_number(text: str) -> int:
     """Reads a port, for argparse."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to {PORT_MAX}")
     return int(text)
+
+
+def consecutive_ports(option: str, first: int, count: int) -> list[int]:
+    """The ports from `first`, or zeros if it is 0. Raises Failure if they exceed 65535."""
+    if first + count - 1 > PORT_MAX and first:
+        raise Failure(
+            f"{option} {first} is too high: {count} consecutive ports would end after {PORT_MAX}. "
+            f"Choose a first port up to {PORT_MAX + 1 - count}, or 0 for free ports.",
+            2,
+        )
+    return [first + at if first else 0 for at in range(count)]
 
 
 def positive_number(text: str) -> int:

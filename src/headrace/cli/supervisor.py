@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.cli import cluster_data
+from headrace.cli.connection import consecutive_ports
 from headrace.cli.data_directory import data_directory
 from headrace.cli.detached import kill_process, stop_process
 from headrace.cli.failure import Failure
@@ -63,7 +64,6 @@ def run_cluster(args: argparse.Namespace, directory: str, settings: Mapping[str,
             cluster_data.locked(data),
         ):
             supervisor = Supervisor(data, args, settings)
-            supervisor.check_ports()
             # Last, because the conversion cannot be undone.
             cluster_data.convert_single_broker(data, args.brokers)
             return supervisor.run()
@@ -82,7 +82,7 @@ def zookeeper_ports(count: int, first: int | None, *, usual: bool) -> list[int]:
     use the ports from 2181 if `usual` is set and all of them are free, otherwise free ports.
     """
     if first:
-        return list(range(first, first + count))
+        return consecutive_ports("--zookeeper-port", first, count)
     ports = list(range(CLIENT_PORT, CLIENT_PORT + count))
     is_usual = first is None and usual and all(map(is_port_free, ports))
     return ports if is_usual else [free_port() for _ in ports]
@@ -98,13 +98,15 @@ class Supervisor:
         self._zookeeper: LocalZooKeeper | None = None
         self._connect: str = args.zookeeper or ""
         check_installed()
+        self._ports = consecutive_ports("--port", args.port, args.brokers)
+        # Before --secure creates files.
+        self._check_ports()
         if not self._connect:
             nodes = args.zookeeper_nodes or 1
             ports = zookeeper_ports(nodes, args.zookeeper_port, usual=args.port != 0)
             heap = checked_heap("--zookeeper-heap", args.zookeeper_heap)
             self._zookeeper = LocalZooKeeper(data, ports, heap=heap)
             self._connect = self._zookeeper.connect
-        self._ports = [args.port + at if args.port else 0 for at in range(args.brokers)]
         replication = replication_settings(settings, broker_count(data, args.brokers))
         properties = {"zookeeper.connect": self._connect, **replication}
         protocol = "PLAINTEXT"
@@ -137,7 +139,7 @@ class Supervisor:
         created_digest(path)
         return {DIGEST_SETTING: path}
 
-    def check_ports(self) -> None:
+    def _check_ports(self) -> None:
         for port in self._ports:
             if port and not is_port_free(port):
                 raise Failure(

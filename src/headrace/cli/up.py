@@ -143,6 +143,8 @@ def run_up(args: argparse.Namespace) -> int:
     named = _named_directory(args, settings) or DATA_DIRECTORY
     with data_directory(named, is_temporary=args.temp) as (directory, signals):
         check_not_a_cluster(directory)
+        if args.secure:
+            _check_port(args.port)
         security = secure_settings(directory, is_cluster=False) if args.secure else {}
         listeners = f"{PROTOCOL if args.secure else 'PLAINTEXT'}://127.0.0.1:{args.port}"
         properties = {"listeners": listeners, "log.dirs": str(directory), **security}
@@ -163,6 +165,18 @@ def run_up(args: argparse.Namespace) -> int:
             is_temporary=args.temp,
             early_signals=signals,
             secured=secured if args.secure else None,
+        )
+
+
+def _check_port(port: int) -> None:
+    """Raise Failure if the port is in use, before --secure creates files."""
+    from headrace.ensemble.zookeeper import is_port_free
+
+    # Lower ports can require root privileges. The start of the broker reports this.
+    if port >= 1024 and not is_port_free(port):
+        raise Failure(
+            f"Port {port} is in use: another broker might be running. Stop it, or choose another "
+            "port with --port (0 selects a free port)."
         )
 
 

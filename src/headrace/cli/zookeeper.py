@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from headrace.cli import cluster_data
-from headrace.cli.connection import port_number
+from headrace.cli.connection import consecutive_ports, port_number
 from headrace.cli.data_directory import data_directory
 from headrace.cli.failure import Failure
 from headrace.cli.ready import add_directory_arguments, add_ready_file_argument, check_ready_file
@@ -118,7 +118,7 @@ def _serve(args: argparse.Namespace, data: Path, heap: str) -> int:
     from headrace.ensemble.monitor import Monitor
     from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 
-    ports = [args.port + number if args.port else free_port() for number in range(args.nodes)]
+    ports = [port or free_port() for port in consecutive_ports("--port", args.port, args.nodes)]
     access = created_digest(args.digest_file) if args.digest_file else None
     zookeeper = LocalZooKeeper(data, ports, heap=heap)
     stopping = StopSignals(zookeeper.kill)
