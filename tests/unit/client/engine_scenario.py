@@ -54,15 +54,20 @@ class World:
     answers: dict[int, Answer] = field(default_factory=dict)
     versions: dict[int, tuple[int, int]] = field(default_factory=dict)
     down: set[int] = field(default_factory=set)
+    paused: set[int] = field(default_factory=set)
+    """Brokers that accept connections, but never respond."""
+    unconnectable: set[int] = field(default_factory=set)
+    """Brokers that never accept a connection, and never reject one."""
     leaders: dict[str, list[int]] = field(default_factory=lambda: {"t": [1, 1]})
     topic_ids: bool = False
+    seed: int = 7
     now_ms: float = 1_000.0
     asked: list[Asked] = field(default_factory=list)
     links: dict[int, Link] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         options = ClientOptions(parse_addresses(self.bootstrap))
-        self.engine = Engine(options, random=Random(7), now_ms=self.now_ms)
+        self.engine = Engine(options, random=Random(self.seed), now_ms=self.now_ms)
         self.answers.setdefault(METADATA, self.metadata)
 
     # What tests do.
@@ -148,8 +153,8 @@ class World:
                 node = int(effect.host.removeprefix("b"))
                 if node in self.down:
                     self.engine.failed(effect.link, "connection refused", self.now_ms)
-                else:
-                    self.links[effect.link] = Link(node)
+                elif node not in self.unconnectable:
+                    self.links[effect.link] = Link(node, muted=node in self.paused)
                     self.engine.opened(effect.link, self.now_ms)
             elif isinstance(effect, Write):
                 if effect.link in self.links:

@@ -1,11 +1,15 @@
 """The engine: reaching brokers, refreshing metadata, retrying operations. Scripted, no I/O."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from headrace.client.admin import topics
 from headrace.client.core import lookups
 from headrace.client.core.errors import (
     ClientClosed,
+    Disconnected,
     ProtocolViolation,
     RequestFailed,
     TimedOut,
@@ -14,6 +18,7 @@ from headrace.client.core.errors import (
     Unreachable,
 )
 from headrace.client.core.metadata import Cluster
+from headrace.client.core.operation import ANY, Operation, Send
 from headrace.client.core.values import NewTopic
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import CREATE_TOPICS, LIST_OFFSETS, METADATA
@@ -58,6 +63,86 @@ def test_error_without_any_response_names_the_next_step() -> None:
 def test_one_reachable_bootstrap_address_is_enough() -> None:
     world = World(bootstrap="b1:9092,b2:9092,b3:9092", brokers=3, down={1, 2})
     assert world.run(world.engine.start(lookups.connect(world.engine))).brokers
+
+
+@pytest.mark.parametrize("fault", ["paused", "unconnectable"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_broker_that_never_responds_delays_connecting_by_a_second(seed: int, fault: str) -> None:
+    world = World(bootstrap="b1:9092,b2:9092,b3:9092", brokers=3, seed=seed)
+    getattr(world, fault).update({1, 2})
+    assert world.run(world.engine.start(lookups.connect(world.engine))).brokers
+    assert world.now_ms <= 1_000 + 2_000
+    assert world.run(world.engine.start(lookups.list_topics(world.engine)))
+    assert world.now_ms <= 1_000 + 2_000
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("paused", "accepted the connection, but did not respond in time"),
+        ("unconnectable", "connecting to b2:9092 timed out"),
+    ],
+)
+def test_brokers_that_never_respond_are_unreachable_after_one_attempt_each(
+    fault: str, reason: str
+) -> None:
+    world = World(bootstrap="b1:9092,b2:9092,b3:9092", brokers=3)
+    getattr(world, fault).update({1, 2, 3})
+    with pytest.raises(Unreachable, match=reason):
+        world.run(world.engine.start(lookups.connect(world.engine)))
+    assert world.now_ms == 1_000 + 2_000 + world.engine.options.connect_timeout_ms
+
+
+@pytest.mark.parametrize("fault", ["paused", "unconnectable"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_refresh_uses_another_broker_if_one_never_responds(seed: int, fault: str) -> None:
+    world = World(brokers=3, seed=seed)
+    world.run(world.engine.start(lookups.connect(world.engine)))
+    getattr(world, fault).update({1, 2})
+    world.cut(1)
+    began_ms = world.now_ms
+    assert world.run(world.engine.start(lookups.refresh_topics(world.engine, ["t"])))
+    assert world.now_ms - began_ms <= 4_000
+
+
+def test_a_request_to_any_broker_fails_at_its_deadline() -> None:
+    world = World(bootstrap=",".join(f"b{node}:9092" for node in range(1, 50)), brokers=49)
+    world.paused.update(range(1, 50))
+    step = Send(ANY, METADATA, lookups.metadata_fields(None, create=False), timeout_ms=5_000)
+
+    def operation() -> Operation[None]:
+        yield step
+
+    with pytest.raises(Disconnected, match="no broker responded in time"):
+        world.run(world.engine.start(operation()))
+    assert world.now_ms == 1_000 + 5_000
+
+
+def test_a_broker_without_a_response_to_metadata_is_replaced_within_the_timeout() -> None:
+    world = World(bootstrap="b1:9092,b2:9092", brokers=2)
+    silent: list[int] = []
+
+    def answer(node: int, request: dict[str, Any]) -> Mapping[str, Any]:
+        if not silent or node in silent:
+            silent.append(node)
+            raise Silence
+        return world.metadata(node, request)
+
+    world.answers[METADATA] = answer
+    assert world.run(world.engine.start(lookups.connect(world.engine))).brokers
+    assert world.now_ms < 1_000 + world.engine.options.operation_timeout_ms
+
+
+def test_connection_that_is_closed_after_its_first_request_is_unreachable_immediately() -> None:
+    world = World(bootstrap="b1:9092,b2:9092", brokers=2)
+
+    def drop(node: int, request: object) -> None:
+        raise Drop
+
+    world.answers[METADATA] = drop
+    with pytest.raises(Unreachable, match="If it requires a login or TLS"):
+        world.run(world.engine.start(lookups.connect(world.engine)))
+    assert world.now_ms < 2_000
 
 
 def test_server_that_is_not_a_broker_is_a_permanent_error() -> None:

@@ -257,8 +257,6 @@ class Engine:
             node = self.cluster.controller_id
             if node not in self.cluster.nodes:
                 node = ANY
-        if node == ANY:
-            node = self._network.choose_any(self.now_ms)
         api_key, fields = step.api_key, step.fields
         timeout_ms = step.timeout_ms
         if timeout_ms is None:
@@ -272,7 +270,10 @@ class Engine:
             step.version_max,
         )
         # Send from a timer: an immediate error would resume a generator that is still running.
-        self._after(0, lambda: self._network.send(node, request, self.now_ms, step.lane))
+        if node == ANY:
+            self._after(0, lambda: self._network.send_to_any(request, self.now_ms))
+        else:
+            self._after(0, lambda: self._network.send(node, request, self.now_ms, step.lane))
 
     # For machines.
 

@@ -49,7 +49,7 @@ def metadata_fields(topics: Iterable[str] | None, create: bool) -> dict[str, Any
 
 def connect(engine: OperationEngine) -> Operation[ClusterInfo]:
     """Connect to any broker. Raises Unreachable when no address can be reached."""
-    deadline_ms = engine.now_ms + engine.options.connect_timeout_ms
+    deadline_ms = engine.now_ms + engine.options.operation_timeout_ms
     attempt = 0
     while True:
         try:

@@ -6,11 +6,15 @@ a unique number, so that late events of a former link are ignored.
 
 1. A request finishes exactly once, with a response or an error.
 2. After a failed attempt to connect to a broker, the next one follows after an increasing pause.
-3. If no broker of the cluster can be reached, the bootstrap addresses are tried again.
+3. A request to any broker waits for the first connection that is ready. While none is ready,
+   another one is opened every second: to the brokers of the cluster, then to the bootstrap
+   addresses. The request fails after each of them has failed once.
 4. A broker sends the responses of a connection in order, so a slow response delays all later ones.
    Requests with slow responses, such as Fetch, therefore use a *lane*: separate connections for one
    consumer, identified by a number. Lane 0 is shared by all other requests.
-5. If the broker limits the lifetime of a login, the connection is replaced before it expires, when
+5. The time limit for connecting includes TLS, ApiVersions and the login, because the system accepts
+   connections for a process that no longer runs.
+6. If the broker limits the lifetime of a login, the connection is replaced before it expires, when
    no request is in flight.
 """
 
@@ -41,6 +45,8 @@ from headrace.wire.apis import (
 
 _LIFETIME_SHARE = 0.8
 """A connection is closed after this share of the lifetime of its login."""
+_NEXT_BROKER_MS = 1_000
+"""A request to any broker waits this long for a connection before another one is opened."""
 _MIGHT_NEED_LOGIN = (
     " before its first response. If it requires a login or TLS, set sasl_username and "
     "sasl_password, or ssl; commands read them with --config"
@@ -98,6 +104,10 @@ class _Peer:
     """Why the last login failed."""
 
     @property
+    def is_ready(self) -> bool:
+        return self.connection is not None and self.connection.ready
+
+    @property
     def load(self) -> int:
         in_flight = self.connection.in_flight if self.connection is not None else 0
         return in_flight + len(self.waiting)
@@ -114,33 +124,15 @@ class Network:
         self._nodes: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
         self._next_lane = 1
+        self._requests_to_any: list[Request] = []
+        self._tried: set[_Peer] = set()
+        """The peers that were opened since the oldest request to any broker was sent."""
         self._links: dict[int, _Peer] = {}
         self._next_link = 0
         self._effects: list[Effect] = []
         self._closed = False
 
     # Queries.
-
-    def choose_any(self, now_ms: float) -> int:
-        """Choose a peer for a request to any broker.
-
-        Prefers the ready connection with the fewest requests, then one that is being opened, then
-        the broker with the fewest failures.
-        """
-        peers = [*self._nodes.values(), *self._bootstrap]
-        ready = [peer for peer in peers if peer.connection is not None and peer.connection.ready]
-        if ready:
-            return min(ready, key=lambda peer: peer.load).peer_id
-        opening = [peer for peer in peers if peer.link is not None]
-        if opening:
-            return opening[0].peer_id
-        for group in (list(self._nodes.values()), self._bootstrap):
-            allowed = [peer for peer in group if peer.retry_at_ms <= now_ms]
-            if allowed:
-                fewest = min(peer.failures for peer in allowed)
-                peers = [peer for peer in allowed if peer.failures == fewest]
-                return self._random.choice(peers).peer_id
-        return min(peers, key=lambda peer: peer.retry_at_ms).peer_id
 
     def bootstrap_is_exhausted(self) -> bool:
         """Whether all bootstrap addresses have failed, and no connection is open."""
@@ -164,11 +156,11 @@ class Network:
 
     def oldest_wait(self) -> str:
         """What the oldest request on a shared connection waits for; "" if no request waits."""
-        for peer in [*self._nodes.values(), *self._bootstrap]:
+        for peer in self._shared_peers():
             sent = peer.connection.unfinished() if peer.connection is not None else []
             if sent:
                 return f"no response from {peer.address} to {_api_description(sent[0].api_key)}"
-            if peer.waiting:
+            if peer.waiting or (self._requests_to_any and peer.link is not None):
                 return f"no connection to {peer.address}" + (peer.reason and f": {peer.reason}")
         return ""
 
@@ -180,12 +172,17 @@ class Network:
                 deadline = peer.connection.next_deadline_ms()
                 if deadline is not None:
                     times.append(deadline)
+                if not peer.is_ready:
+                    times.append(peer.connect_deadline_ms)
                 continue
             if peer.link is not None:
                 times.append(peer.connect_deadline_ms)
             elif peer.waiting:
                 times.append(peer.retry_at_ms)
             times += [request.deadline_ms for request in peer.waiting]
+        if self._requests_to_any:
+            times += [request.deadline_ms for request in self._requests_to_any]
+            times.append(self._next_attempt_ms())
         return min(times, default=None)
 
     # Inputs of the client.
@@ -229,9 +226,18 @@ class Network:
         else:
             self._send_now(peer.connection, request, now_ms)
 
+    def send_to_any(self, request: Request, now_ms: float) -> None:
+        """Send a request to the broker with the fewest requests, or keep it until one is ready."""
+        if self._closed:
+            request.finish(None, ClientClosed("the client is closed"), now_ms)
+            return
+        self._requests_to_any.append(request)
+        self._send_to_ready(now_ms)
+
     def close(self, now_ms: float) -> None:
         """Close all links; requests in flight fail."""
         self._closed = True
+        self._fail_requests_to_any(ClientClosed("the client is closed"), now_ms)
         for peer in self._peers():
             self._disconnect(peer, "the client was closed", now_ms, failed=False)
 
@@ -278,15 +284,13 @@ class Network:
         peer = self._links.get(link)
         if peer is not None:
             connection = peer.connection
-            is_ready = connection is not None and connection.ready
-            if connection is not None and self._might_need_login(connection):
-                reason += _MIGHT_NEED_LOGIN
-            self._disconnect(peer, reason, now_ms, failed=not is_ready, close=False)
-
-    def _might_need_login(self, connection: Connection) -> bool:
-        """Whether the broker probably closed the connection because it requires a login."""
-        is_first = connection.ready and connection.in_flight > 0 and not connection.has_response
-        return is_first and not self._options.sasl_username
+            failed = not peer.is_ready
+            if connection is not None and connection.ready and not connection.has_response:
+                # A listener that requires a login closes the connection after the first request.
+                failed = connection.in_flight > 0
+                if failed and not self._options.sasl_username:
+                    reason += _MIGHT_NEED_LOGIN
+            self._disconnect(peer, reason, now_ms, failed=failed, close=False)
 
     def bytes_to_read(self, link: int) -> int:
         """The number of bytes to read next; 0 for any number."""
@@ -302,7 +306,7 @@ class Network:
         except (ProtocolViolation, AuthenticationFailed) as error:
             self._disconnect(peer, str(error), now_ms, failed=True, cause=error)
             return
-        if peer.connection.ready:
+        if peer.is_ready:
             lifetime_ms = peer.connection.lifetime_ms
             if lifetime_ms and peer.close_at_ms == math.inf:
                 peer.close_at_ms = now_ms + lifetime_ms * _LIFETIME_SHARE
@@ -324,6 +328,8 @@ class Network:
         for peer in self._peers():
             self._check_deadlines(peer, now_ms)
             self._close_before_expiry(peer, now_ms)
+        self._serve_requests_to_any(now_ms)
+        for peer in self._peers():
             if peer.link is None and peer.waiting and peer.retry_at_ms <= now_ms:
                 self._open(peer, now_ms)
             if peer.connection is not None and peer.link is not None:
@@ -339,6 +345,64 @@ class Network:
 
     def _peers(self) -> list[_Peer]:
         return [*self._nodes.values(), *self._lanes.values(), *self._bootstrap]
+
+    def _shared_peers(self) -> list[_Peer]:
+        return [*self._nodes.values(), *self._bootstrap]
+
+    def _send_to_ready(self, now_ms: float) -> None:
+        """Send all requests to any broker if a connection is ready."""
+        peers = self._shared_peers()
+        ready = [peer for peer in peers if peer.is_ready and peer.close_at_ms > now_ms]
+        while ready and self._requests_to_any:
+            connection = min(ready, key=lambda peer: peer.load).connection
+            assert connection is not None
+            self._send_now(connection, self._requests_to_any.pop(0), now_ms)
+
+    def _serve_requests_to_any(self, now_ms: float) -> None:
+        """Send the requests to any broker, open another connection for them, or fail them."""
+        self._send_to_ready(now_ms)
+        if not self._requests_to_any:
+            self._tried.clear()
+            return
+        if self._next_attempt_ms() > now_ms:
+            overdue = [each for each in self._requests_to_any if each.deadline_ms <= now_ms]
+            for request in overdue:
+                self._requests_to_any.remove(request)
+                request.finish(None, Disconnected("no broker responded in time"), now_ms)
+            return
+        due = [peer for peer in self._untried() if peer.retry_at_ms <= now_ms]
+        if not due:
+            last = max(self._tried, key=lambda peer: peer.retry_at_ms)
+            self._fail_requests_to_any(self._disconnected(last, last.reason), now_ms)
+            return
+        # Brokers of the cluster have ids from 0.
+        due = [peer for peer in due if peer.peer_id >= 0] or due
+        fewest = min(peer.failures for peer in due)
+        peer = self._random.choice([peer for peer in due if peer.failures == fewest])
+        self._tried.add(peer)
+        self._open(peer, now_ms)
+
+    def _untried(self) -> list[_Peer]:
+        """The peers that can be opened for the requests to any broker."""
+        peers = self._shared_peers()
+        return [peer for peer in peers if peer.link is None and peer not in self._tried]
+
+    def _next_attempt_ms(self) -> float:
+        """When to open another connection for requests to any broker, or to fail them."""
+        opened_ms = [
+            peer.connect_deadline_ms - self._options.connect_timeout_ms
+            for peer in self._shared_peers()
+            if peer.link is not None
+        ]
+        retries_ms = [peer.retry_at_ms for peer in self._untried()]
+        if not retries_ms:
+            return math.inf if opened_ms else 0
+        return max(min(retries_ms), max(opened_ms, default=-math.inf) + _NEXT_BROKER_MS)
+
+    def _fail_requests_to_any(self, error: ClientError, now_ms: float) -> None:
+        requests, self._requests_to_any = self._requests_to_any, []
+        for request in requests:
+            request.finish(None, error, now_ms)
 
     def _peer(self, peer_id: int, lane: int) -> _Peer | None:
         if peer_id >= 0:
@@ -380,6 +444,9 @@ class Network:
                 # Responses arrive in order, so a late response delays all later ones.
                 first = min(connection.unfinished(), key=lambda each: each.deadline_ms)
                 what = f"no response in time to {_api_description(first.api_key)}"
+                self._disconnect(peer, what, now_ms, failed=True)
+            elif not connection.ready and peer.connect_deadline_ms <= now_ms:
+                what = f"{peer.address} accepted the connection, but did not respond in time"
                 self._disconnect(peer, what, now_ms, failed=True)
             return
         if peer.link is not None and peer.connect_deadline_ms <= now_ms:
@@ -432,6 +499,9 @@ class Network:
             peer.retry_at_ms = now_ms + base * (0.8 + 0.4 * self._random.random())
         for request in unfinished:
             request.finish(None, cause or self._disconnected(peer, reason), now_ms)
+        if cause is not None:
+            # The other brokers would reject the login or the protocol also.
+            self._fail_requests_to_any(cause, now_ms)
 
     def _disconnected(self, peer: _Peer, reason: str) -> ClientError:
         if self._closed:

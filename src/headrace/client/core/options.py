@@ -54,7 +54,7 @@ class ClientOptions:
     client_id: str = "headrace"
     """Name of the client, for quotas and in descriptions of groups."""
     connect_timeout_ms: float = 10_000
-    """Limit for one attempt to connect."""
+    """Limit for one attempt to connect, including TLS and the login."""
     request_timeout_ms: float = 30_000
     """Limit for one response; after it, the client disconnects and retries."""
     operation_timeout_ms: float = 60_000
