@@ -1,12 +1,14 @@
 """Compare the rows that Spark committed with the files of the tables, after each run.
 
-Owns the listing of a run's tables before and after it, and the undoing of flows that lost rows.
+Owns the listing of a run's tables before and after it. Resets the checkpoints of flows that lost
+rows.
 
 1. A flow whose rows are not in its table has failed, and so has every flow that reads them.
 2. Checkpoints of such flows are reset to the state before the run, if this process can reach
    them. Otherwise the next run refuses to start.
-3. No flow starts if its checkpoint and its table are not of the same micro-batch. Spark skips each
-   micro-batch whose number the table has, and never repeats one that the checkpoint has.
+3. No flow starts if the last micro-batch of its table is older than the last finished one of its
+   checkpoint, or newer than the last planned one. Spark skips each micro-batch whose number the
+   table has, and never repeats one that the checkpoint has.
 """
 
 from collections.abc import Collection
@@ -24,7 +26,7 @@ _ALWAYS_WRITE_A_FILE = ("parquet", "orc")
 
 
 class Incomplete(Exception):
-    """A table lacks rows of earlier runs, or would skip new ones; the text says what to do."""
+    """A table lacks rows of earlier runs, or would skip new ones; the text has the next step."""
 
 
 class Accounts:
@@ -62,11 +64,11 @@ class Accounts:
             )
         if not dry:
             self._compare(graph, refreshed)
-        self._snapshot = None if dry or self._checkpoints is None else self._taken(graph)
+        self._snapshot = None if dry or self._checkpoints is None else self._take_snapshot(graph)
         return warnings
 
     def _compare(self, graph: Graph, refreshed: Collection[str]) -> None:
-        """Reject a table whose micro-batches are not those of its flow's checkpoint."""
+        """Reject a table whose last micro-batch does not match its flow's checkpoint."""
         for name in _stored(graph):
             table = self._tables.find(name)
             flows = [flow for flow in graph.flows.values() if flow.target == name]
@@ -76,7 +78,7 @@ class Accounts:
             difference = self._difference(table, flows[0])
             if difference is not None:
                 raise Incomplete(
-                    f"table {name} and the checkpoint of its flow {flows[0].name} do not fit: "
+                    f"table {name} and the checkpoint of its flow {flows[0].name} do not match: "
                     f"{difference}. The table is in {table.location}, checkpoints are in "
                     f"{self._storage}. If one of them was moved or deleted, restore it. Or fill "
                     f"the table again from its sources: headrace pipeline run --full-refresh {name}"
@@ -86,7 +88,8 @@ class Accounts:
     def _difference(self, table: Table, flow: Flow) -> str | None:
         path = self._tables.path(table.location)
         if path is None or self._checkpoints is None or not self._tables.is_own_server:
-            # Spark lists the files, which takes time: once finds a change of the specification.
+            # Spark lists these files, which is slow. Compare once per process: that is enough to
+            # detect a changed specification.
             if self._is_compared or not self._before[table.name].uris or self._has_begun(flow):
                 return None
             batches = "the table has rows, and the checkpoint has no micro-batch"
@@ -114,7 +117,7 @@ class Accounts:
             for above in ("*/*/", "")
         )
 
-    def _taken(self, graph: Graph) -> Snapshot:
+    def _take_snapshot(self, graph: Graph) -> Snapshot:
         assert self._checkpoints is not None
         snapshot = Snapshot(self._checkpoints)
         for flow in graph.flows.values():
@@ -156,7 +159,7 @@ class Accounts:
         self.close()
 
     def close(self) -> None:
-        """Remove what was kept for undoing."""
+        """Delete the snapshot of this run."""
         if self._snapshot is not None:
             self._snapshot.drop()
         self._snapshot = None
@@ -171,14 +174,14 @@ class Accounts:
                 continue
             after[target] = self._tables.files(table)
             # Files do not show which of several flows wrote them.
-            counts = flow.state == COMPLETED and targets.count(target) == 1
-            if counts and not after[target].missing:
+            is_countable = flow.state == COMPLETED and targets.count(target) == 1
+            if is_countable and not after[target].missing:
                 new = after[target].uris - self._before[target].uris
                 flow.rows_written = self._tables.rows(table, new)
         return after
 
     def _loss(self, flow: FlowRun, graph: Graph, after: dict[str, Files]) -> str | None:
-        """Why the files of a flow's table prove that rows are missing."""
+        """The error if files of a flow's table are missing; None if the table is complete."""
         target = graph.flows[flow.name].target if flow.name in graph.flows else ""
         if target not in after:
             return None

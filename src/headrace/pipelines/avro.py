@@ -45,11 +45,11 @@ _LOGICAL = {
 
 
 class UnsupportedSchema(Exception):
-    """A schema that has no counterpart in Spark; the text names the field."""
+    """An Avro schema that Spark's types cannot represent; the text names the field."""
 
 
 def looks_like_avro(value: bytes) -> bool:
-    """Whether a value that is not text begins as Avro on a topic does."""
+    """Whether a value begins like an Avro record with one of the known headers."""
     return value.startswith(SINGLE_OBJECT) or (value[:1] == b"\0" and len(value) > 5)
 
 

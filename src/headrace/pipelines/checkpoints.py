@@ -1,7 +1,7 @@
 """Progress and lag of streaming flows, read from their checkpoints.
 
-1. A position is that of a micro-batch that is finished; what is only planned does not count.
-2. The files alone are read: no Spark, no metastore.
+1. Positions are those of finished micro-batches; planned micro-batches are ignored.
+2. Only files are read: neither Spark nor the metastore is needed.
 """
 
 import json
@@ -17,26 +17,27 @@ from headrace.spark.values import stream_positions
 
 Positions = dict[TopicPartition, int]
 REACH_TIMEOUT_MS = 30_000.0
-"""How long a broker may take to answer before it counts as away."""
+"""The time after which a broker that does not respond is considered unavailable."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     batch: int | None
-    """The last that was finished; None if none was."""
+    """The number of the last finished micro-batch; None if no micro-batch has finished."""
     time_s: float | None
+    """When this micro-batch finished, in seconds since 1970."""
     positions: Positions
     """The offsets from which the flow resumes reading its topics."""
 
 
 def read_checkpoint(checkpoints: Path, target: str, flow: str) -> Checkpoint | None:
-    """A flow's newest checkpoint: each full refresh of it begins another."""
+    """Read the newest checkpoint of a flow; each full refresh of the flow begins a new one."""
     newest = newest_checkpoint(checkpoints, target, flow)
     return None if newest is None else _read(newest)
 
 
 def begin_checkpoint(checkpoints: Path, target: str, flow: str) -> None:
-    """Let a flow's next run read from the start: Spark takes the checkpoint of highest number."""
+    """Begin an empty checkpoint with the highest number: Spark uses it and reads from the start."""
     newest = newest_checkpoint(checkpoints, target, flow)
     if newest is not None:
         newest.with_name(str(int(newest.name) + 1)).mkdir()
@@ -56,7 +57,7 @@ def _read(directory: Path) -> Checkpoint:
     last = max(finished, key=lambda path: int(path.name))
     lines = (directory / "offsets" / last.name).read_text(encoding="utf-8").splitlines()
     positions: Positions = {}
-    # A line with the version, one with the settings, then one for each source.
+    # The first line is the version, the second the settings; each other line is a source.
     for line in lines[2:]:
         positions |= _positions(line)
     return Checkpoint(int(last.name), last.stat().st_mtime, positions)
@@ -67,7 +68,7 @@ def _positions(line: str) -> Positions:
         offset = json.loads(line)
         return stream_positions(offset)
     except (ValueError, AttributeError):
-        # A source that is no topic.
+        # This source is not a topic.
         return {}
 
 
@@ -109,23 +110,24 @@ def flow_lags(
 ) -> dict[str, int]:
     """The lag of each flow that reads topics, in records. Requests the end offsets from a broker.
 
-    A partition that is gone counts nothing. A flow has no lag behind a topic that ends before what
-    it read: that is another topic of this name. Raises ClientError if no broker answers.
+    Partitions that do not exist add no lag. The lag is omitted if a partition ends before the
+    flow's position: its topic was deleted and created again. Raises ClientError if no broker
+    responds.
     """
     wanted = {name: each.positions for name, each in checkpoints.items() if each.positions}
     if not wanted:
         return {}
-    places = {place for positions in wanted.values() for place in positions}
+    partitions = {partition for positions in wanted.values() for partition in positions}
     with connect(bootstrap, operation_timeout_ms=REACH_TIMEOUT_MS, **settings) as client:
         topics = client.list_topics()
-        there = [
-            place
-            for place in places
-            if place.topic in topics and place.partition < len(topics[place.topic].partitions)
+        existing = [
+            each
+            for each in partitions
+            if each.topic in topics and each.partition < len(topics[each.topic].partitions)
         ]
-        ends = client.list_offsets(dict.fromkeys(there, "latest")) if there else {}
+        ends = client.list_offsets(dict.fromkeys(existing, "latest")) if existing else {}
     lags = {
-        name: [ends[place].offset - at for place, at in each.items() if place in ends]
+        name: [ends[partition].offset - at for partition, at in each.items() if partition in ends]
         for name, each in wanted.items()
     }
     return {name: sum(each) for name, each in lags.items() if min(each, default=0) >= 0}

@@ -1,6 +1,6 @@
 """The rows of a pipeline's tables, read from their Parquet files without Spark.
 
-1. A reader opens one version of a view: a run that publishes the next one does not disturb it.
+1. A reader opens one version of a view, so a run that publishes the next one has no effect on it.
 2. A table that lacks files which a run committed is not read: its rows would be incomplete.
 """
 
@@ -21,7 +21,7 @@ from headrace.pipelines.written import (
 
 
 class NotReadable(ProjectError):
-    """A table cannot be read here; the text says what to use or to do."""
+    """A table cannot be read without Spark; the text has the next step."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Contents:
             near = get_close_matches(short, self.names(), 1)
             hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(self.names())}"
             raise NotReadable(f"unknown table {name!r}. {hint}")
-        # One version: the link can move while the files are read.
+        # Resolve the link once: a run can point it at another version while the files are read.
         path = self._location(short).resolve()
         if not path.is_dir() and not file_list(path).exists():
             raise NotReadable(

@@ -87,7 +87,7 @@ class SqlFile:
 
 @dataclass
 class Definitions:
-    """What the files of a project say, and what is wrong with them."""
+    """The definitions in the files of a project, and the errors in them."""
 
     project: Project
     graph: Graph
@@ -99,9 +99,8 @@ class Definitions:
     """The source of each flow's function, and the line where it begins."""
     servers: dict[str, SecuritySettings] = field(default_factory=dict)
     """The brokers that flows read and write, with the security settings of their options."""
-    """Brokers that topics are read from and written to."""
     eager: set[str] = field(default_factory=set)
-    """Flows that cannot be defined before what they read is there."""
+    """Flows that cannot be defined before the tables that they read exist."""
     properties: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """The table properties of tables and materialized views."""
     formats: dict[str, str] = field(default_factory=dict)
@@ -117,11 +116,11 @@ class Definitions:
         return plain.removeprefix(self.prefix).removeprefix(f"{database}.")
 
     def problem(self, flow: str, text: str) -> Problem:
-        """An error that Spark found in a flow, at the line of the project's that caused it."""
+        """An error that Spark found in a flow, with the line of the project that caused it."""
         known = self.graph.flows.get(flow)
-        place = python_place(text, self.project.directory)
-        if place is not None:
-            file, line = self.project.shown(place[0]), place[1]
+        found = python_place(text, self.project.directory)
+        if found is not None:
+            file, line = self.project.shown(found[0]), found[1]
         elif known is None:
             return Problem(flow, None, None, sentence(text), text)
         else:
@@ -150,39 +149,39 @@ class Definitions:
         raise KeyError(flow)
 
     def submit(self, spark: Any, graph_id: str, excluded: Collection[str]) -> list[Problem]:
-        """Register everything but some flows; returns what Spark refused."""
+        """Register all definitions except the excluded flows; returns those that Spark rejected."""
         registry = SparkConnectGraphElementRegistry(spark, graph_id)
-        left = {flow.target for flow in self.graph.flows.values() if flow.name not in excluded}
-        barren = {flow.target for flow in self.graph.flows.values()} - left
-        refused: list[Problem] = []
+        filled = {flow.target for flow in self.graph.flows.values() if flow.name not in excluded}
+        without_flow = {flow.target for flow in self.graph.flows.values()} - filled
+        rejected: list[Problem] = []
         for output in self.outputs:
-            if self.short(output.name) not in barren:
-                refused += self._attempt(output, registry.register_output)
+            if self.short(output.name) not in without_flow:
+                rejected += self._attempt(output, registry.register_output)
         for flow in self.flows:
             if self.short(flow.name or flow.target) in excluded:
                 continue
             if isinstance(flow, AutoCdcFlow):
-                refused += self._attempt(flow, registry.register_auto_cdc_flow)
+                rejected += self._attempt(flow, registry.register_auto_cdc_flow)
             else:
-                refused += self._attempt(flow, registry.register_flow)
+                rejected += self._attempt(flow, registry.register_flow)
         for file in self.sql_files:
-            refused += self._submit_sql(registry, file, excluded)
-        return refused
+            rejected += self._submit_sql(registry, file, excluded)
+        return rejected
 
     def leave_out(self, files: Collection[str | None]) -> bool:
-        """Forget SQL files that Spark cannot read as a whole; whether there were any."""
-        left = [each for each in self.sql_files if self.project.shown(each.path) not in files]
-        is_less = len(left) < len(self.sql_files)
-        self.sql_files = left
-        return is_less
+        """Exclude SQL files that Spark cannot parse; returns whether any was excluded."""
+        kept = [each for each in self.sql_files if self.project.shown(each.path) not in files]
+        is_any_excluded = len(kept) < len(self.sql_files)
+        self.sql_files = kept
+        return is_any_excluded
 
-    def _attempt(self, what: Any, register: Callable[[Any], None]) -> list[Problem]:
+    def _attempt(self, element: Any, register: Callable[[Any], None]) -> list[Problem]:
         try:
-            register(what)
+            register(element)
         except PySparkException as error:
-            at, text = what.source_code_location, str(error)
+            at, text = element.source_code_location, str(error)
             file = self.project.shown(at.filename)
-            name = self.short(what.name or what.target)
+            name = self.short(element.name or element.target)
             message = sentence(text)
             if name in self.eager and "TABLE_OR_VIEW_NOT_FOUND" in text:
                 message += _EAGER_VIEW
@@ -199,11 +198,11 @@ class Definitions:
         try:
             registry.register_sql(text, file.path.relative_to(self.project.directory))
         except PySparkException as error:
-            return [self._refused_sql(file, str(error))]
+            return [self._sql_problem(file, str(error))]
         return []
 
-    def _refused_sql(self, file: SqlFile, error: str) -> Problem:
-        """Spark shows the statement that it could not read."""
+    def _sql_problem(self, file: SqlFile, error: str) -> Problem:
+        """The problem of a rejected SQL file: Spark quotes the statement that it cannot parse."""
         shown = self.project.shown(file.path)
         for statement in file.statements:
             own = file.text[statement.start : statement.end].strip()
@@ -242,19 +241,20 @@ def load(project: Project, spark: Any, graph_id: str) -> Definitions:
 
 
 def _defined_twice(definitions: Definitions) -> Iterator[Problem]:
-    """Names that stand for two things: Spark would run nothing at all."""
-    shown, places = definitions.project.shown, list[tuple[str, str, int]]()
+    """Names that are defined twice: Spark would run no flow."""
+    shown, defined = definitions.project.shown, list[tuple[str, str, int]]()
     explicit = [flow for flow in definitions.flows if flow.name not in (None, flow.target)]
     for each in [*definitions.outputs, *explicit]:
         at = each.source_code_location
-        places.append((definitions.short(each.name or ""), shown(at.filename), at.line_number or 1))
+        line = at.line_number or 1
+        defined.append((definitions.short(each.name or ""), shown(at.filename), line))
     for file in definitions.sql_files:
         for statement in file.statements:
             name = statement.flow if statement.kind is None else statement.target
             if name is not None:
-                places.append((definitions.short(name), shown(file.path), statement.line))
+                defined.append((definitions.short(name), shown(file.path), statement.line))
     first: dict[str, str] = {}
-    for name, file_name, line in places:
+    for name, file_name, line in defined:
         if name in first:
             message = f"{name} is also defined in {first[name]}. Rename one of them"
             yield Problem(name, file_name, line, message, message)
@@ -292,18 +292,18 @@ def _raised(
     import traceback
 
     file, line = raised_place(error, project.directory) or fallback
-    spoken = sentence(str(error)) if isinstance(error, PySparkException) else str(error)
+    text = sentence(str(error)) if isinstance(error, PySparkException) else str(error)
     name = "" if isinstance(error, PySparkException) else f"{type(error).__name__}: "
     if isinstance(error, SyntaxError):
-        spoken = error.msg
+        text = error.msg
     if isinstance(error, AttributeError) and error.name in NAMES_SINCE:
-        spoken += f". It requires PySpark {shown(NAMES_SINCE[error.name])}"
+        text += f". It requires PySpark {shown(NAMES_SINCE[error.name])}"
     detail = "".join(traceback.format_exception(error))
-    return Problem(flow, project.shown(file), line, f"{name}{spoken}".removesuffix(": "), detail)
+    return Problem(flow, project.shown(file), line, f"{name}{text}".removesuffix(": "), detail)
 
 
 class _Collector(GraphElementRegistry):
-    """Takes what one file defines."""
+    """Collects the definitions of one file."""
 
     def __init__(self, definitions: Definitions, spark: Any, graph_id: str) -> None:
         self.definitions = definitions
@@ -344,8 +344,8 @@ class _Collector(GraphElementRegistry):
             if any(_messages(plan, _EAGER)):
                 own.eager.add(name)
         except Exception as error:  # noqa: BLE001 - it is the user's code.
-            place = (at.filename, at.line_number or 1)
-            own.problems.append(_raised(own.project, name, error, place))
+            fallback = (at.filename, at.line_number or 1)
+            own.problems.append(_raised(own.project, name, error, fallback))
         else:
             own.flows.append(replace(flow, func=lambda: frame))
         self._add_flow(name, flow.target, reads, at)
@@ -381,7 +381,7 @@ class _Collector(GraphElementRegistry):
         own.graph.flows[name] = Flow(name, own.short(target), reads, file, at.line_number or 1)
 
     def _sources(self, plan: Any) -> Iterator[Node]:
-        """What a plan reads. Names are resolved when all files are loaded."""
+        """The datasets and sources in a plan. Names are resolved when all files are loaded."""
         for read in _messages(plan, ("Read",)):
             if read.HasField("named_table"):
                 yield Node(self.definitions.short(read.named_table.unparsed_identifier), "")
@@ -394,8 +394,8 @@ class _Collector(GraphElementRegistry):
     def _external(self, name: str, given: Mapping[str, str]) -> Iterator[Node]:
         options = {key.lower(): value for key, value in given.items()}
         self._note_server(name, options)
-        said = next((options[key] for key in _SUBSCRIPTIONS if key in options), None)
-        topics = said.split(",") if said is not None and "subscribe" in options else [said]
+        value = next((options[key] for key in _SUBSCRIPTIONS if key in options), None)
+        topics = value.split(",") if value is not None and "subscribe" in options else [value]
         for topic in topics:
             node = Node(name, SOURCE) if topic is None else Node(f"topic {topic.strip()}", TOPIC)
             self._add_node(node)
@@ -432,7 +432,7 @@ def _source(function: Callable[..., Any]) -> tuple[str, int]:
 
 
 def _complete(definitions: Definitions) -> None:
-    """Leave out of what flows read the names that are not the pipeline's, as those of CTEs."""
+    """Remove names that are not datasets of the pipeline, such as CTEs, from the reads of flows."""
     graph = definitions.graph
     for flow in list(graph.flows.values()):
         known = tuple(name for name in flow.reads if name in graph.nodes)
@@ -475,7 +475,7 @@ def _several_writers(definitions: Definitions, spark: Any) -> Iterator[Problem]:
 
 @contextmanager
 def _in_directory(directory: Path) -> Iterator[None]:
-    """Work there, and leave no compiled files among the user's."""
+    """Change to a directory, and write no compiled files next to the user's files."""
     before, writes = os.getcwd(), sys.dont_write_bytecode
     os.chdir(directory)
     sys.dont_write_bytecode = True

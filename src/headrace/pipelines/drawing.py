@@ -35,12 +35,12 @@ def edges(graph: Graph) -> list[tuple[str, str]]:
 
 
 def columns(graph: Graph) -> list[list[str]]:
-    """Nodes from left to right: each to the right of all that it reads, and near to it."""
+    """Columns of nodes from left to right. Each node is to the right of the nodes that it reads."""
     before: dict[str, list[str]] = {name: [] for name in graph.nodes}
     for read, target in edges(graph):
         before[target].append(read)
     depth = dict.fromkeys(graph.nodes, 0)
-    # A table may read itself, through a loop of names that Spark refuses: no deeper than there are.
+    # A cycle, which Spark rejects later, would not end: the depth is at most the number of nodes.
     for _ in graph.nodes:
         for name, reads in before.items():
             deeper = max((depth[each] + 1 for each in reads if each != name), default=0)

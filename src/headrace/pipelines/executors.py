@@ -17,7 +17,7 @@ _REMEDY = (
 
 
 class ExecutorsDiffer(Exception):
-    """Executors cannot run the pipeline; the text says why and what to do."""
+    """Executors cannot run the pipeline; the text has the reason and the next step."""
 
 
 def check_executors(spark: Any) -> None:

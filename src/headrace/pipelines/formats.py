@@ -1,7 +1,7 @@
 """Table formats of a pipeline: the jars and settings that Spark needs for Iceberg and Delta.
 
-Owns the list of builds that exist. A build for another version of Spark can write tables that
-nothing reads, so a pair that is not in the list is rejected before Spark starts. Pure.
+Owns the list of tested builds. A build for another version of Spark can write unreadable tables,
+so a pair of format and version that is not in the list is rejected before Spark starts. Pure.
 """
 
 import re
@@ -56,7 +56,7 @@ def server_settings(
     jars: str | None = None,
     given: Mapping[str, str],
 ) -> dict[str, str]:
-    """Settings for a server that writes this format, with those that are given."""
+    """Settings for a server that writes this format. The `given` settings override them."""
     settings = {} if jars is None else {"spark.jars": jars}
     if name is None or name in FILES:
         return {**settings, **given}

@@ -13,7 +13,7 @@ class Node:
     name: str
     kind: str
     detail: str | None = None
-    """For a sink, where it writes."""
+    """For a sink, its topic or format."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Graph:
     flows: dict[str, Flow] = field(default_factory=dict)
 
     def dependents(self, flows: Iterable[str]) -> set[str]:
-        """Flows that read, directly or not, what one of these was to write; without these."""
+        """Other flows that read the targets of these flows, directly or through further flows."""
         given = set(flows)
         found = set(given)
         while True:
@@ -53,7 +53,7 @@ class Graph:
         An eager flow reads datasets of an earlier run. Flows into one dataset run together.
         """
         made = dict.fromkeys((flow.target for flow in self.flows.values()), 0)
-        for _ in self.flows:  # No way through the graph is longer.
+        for _ in self.flows:  # No path through the graph is longer.
             for flow in self.flows.values():
                 step = 1 if flow.name in eager else 0
                 reads = [made[name] + step for name in flow.reads if name in made]
@@ -62,7 +62,7 @@ class Graph:
         return made
 
     def is_streaming(self, flow: str) -> bool:
-        """Whether a flow is a streaming query, of which Spark tells its progress."""
+        """Whether a flow is a streaming query, whose progress Spark reports."""
         target = self.nodes.get(self.flows[flow].target) if flow in self.flows else None
         return target is not None and target.kind in (TABLE, SINK)
 
@@ -101,7 +101,7 @@ class Graph:
 
 
 def graph_of(content: Mapping[str, Any]) -> Graph:
-    """What `to_json` gave."""
+    """The graph in the result of `to_json`."""
     nodes = [Node(**each) for each in content["nodes"]]
     flows = [Flow(**{**each, "reads": tuple(each["reads"])}) for each in content["flows"]]
     return Graph(

@@ -3,7 +3,7 @@
 Owns `.headrace/history.jsonl`, one line per run, oldest first.
 
 1. The file keeps the last 1,000 runs. A dry-run is not a run.
-2. The file is replaced as a whole, and writers take turns.
+2. Writers replace the complete file, one at a time.
 """
 
 import fcntl
@@ -53,7 +53,7 @@ def append(project: Project, line: Mapping[str, Any]) -> None:
     if not project.state.is_dir():
         return
     path = _path(project)
-    with _turn(project.state):
+    with _lock(project.state):
         lines = [*_lines(path)[-(KEPT - 1) :], json.dumps(line, ensure_ascii=False)]
         new = path.with_name(path.name + ".new")
         new.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -77,8 +77,8 @@ def _lines(path: Path) -> list[str]:
 
 
 @contextmanager
-def _turn(directory: Path) -> Iterator[None]:
-    """A run that was rejected can end at the same time as the run that holds the lock."""
+def _lock(directory: Path) -> Iterator[None]:
+    """Lock the history: a rejected run can end at the same time as the run in progress."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

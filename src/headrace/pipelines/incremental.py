@@ -58,7 +58,7 @@ class Rule:
 
 
 class NotIncremental(Exception):
-    """The properties of a view do not fit its query."""
+    """The properties of a view contradict its query; the text has the next step."""
 
 
 def rules(definitions: Definitions) -> list[Rule]:
@@ -90,7 +90,7 @@ def _is_read(graph: Graph, name: str) -> bool:
 
 
 def _through(graph: Graph, flows: Collection[str]) -> tuple[str, ...]:
-    """Temporary views that flows read, directly or not; the first read nothing else of these."""
+    """Temporary views that flows read, directly or not; each after the views that it reads."""
     found: dict[str, None] = {}
     for name in flows:
         for read in graph.flows[name].reads:
@@ -101,7 +101,7 @@ def _through(graph: Graph, flows: Collection[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Rows:
-    """The source rows of changed keys, in a directory each."""
+    """The source rows of changed keys: a directory of present and one of former rows."""
 
     now: Path
     before: Path
@@ -127,7 +127,8 @@ class Incremental:
 
     def begin(self, definitions: Definitions, refreshed: Collection[str]) -> list[str]:
         """The flows to update, in this order; Spark computes the other views completely."""
-        # Views without sums first: all read the new rows, then the others also the former rows.
+        # Only views with sums read the former rows. They are last, so that the others share the
+        # registered present rows.
         self._rules = sorted(rules(definitions), key=lambda rule: bool(rule.sums))
         definition = self._fingerprint(definitions)
         if definition != self._definition:
@@ -150,7 +151,7 @@ class Incremental:
         if published is None or self._source_files(rule.source) is None:
             return None
         if missing_files(published):
-            # Computed completely, the next version has all rows again.
+            # Without an index, Spark computes the view completely, which restores the missing rows.
             return None
         return leaves.read_index(published)
 
@@ -163,7 +164,7 @@ class Incremental:
         return {file.name: file for file in table_files(path)}
 
     def record(self, views: Collection[str]) -> None:
-        """Add their position to new versions that Spark has computed completely."""
+        """Write the position into each new version that Spark has computed completely."""
         for rule in self._rules:
             files = self._source_files(rule.source)
             table = self._tables.find(rule.view)
@@ -175,11 +176,11 @@ class Incremental:
                 leaves.write_index(directory, position, [], pa.null())
 
     def update(self, definitions: Definitions, flow: str) -> tuple[int, int]:
-        """Write the new version of a view; the rows read, and those computed."""
+        """Write the new version of a view; returns the numbers of rows read and computed."""
         (rule,) = [rule for rule in self._rules if rule.flow == flow]
         index = self._ready[flow]
         files = self._source_files(rule.source) or {}
-        new = _new(index, files)
+        new = _uncovered(index, files)
         if not new:
             return 0, 0
         position = Position(frozenset(files), self._definition)
@@ -187,7 +188,7 @@ class Incremental:
             change, count = self._change(definitions, rule, files, new, index)
             old = self._versions.published(rule.view)
         except NotFoldable:
-            change, count = self._whole(definitions, rule, files)
+            change, count = self._complete(definitions, rule, files)
             old = None
         self._versions.begin([rule.view])
         leaves.write_version(self._versions.newest(rule.view), old, change, position)
@@ -202,7 +203,7 @@ class Incremental:
         index: Index,
     ) -> tuple[leaves.Change, int]:
         if index.position.files and not any(name in index.position.files for name in files):
-            raise NotFoldable("the source was filled again")
+            raise NotFoldable("the source was filled again from its start")
         rows = self._changed_rows(rule, files, new)
         now = self._evaluate(definitions, rule, [rows.now])
         if not rule.sums:
@@ -217,8 +218,7 @@ class Incremental:
             if name not in now.schema.names or not _is_exact(now.schema.field(name).type):
                 raise NotIncremental(
                     f"view {rule.view} has {name} in {SUMS}, which is not an integer or decimal "
-                    "column "
-                    "of it. Remove it, or cast it in the query"
+                    "column of it. Remove it, or cast it in the query"
                 )
         before = self._evaluate(definitions, rule, [rows.before])
         return leaves.adding(leaves.difference(now, before, rule.sums), rule.sums), rows.count
@@ -241,7 +241,7 @@ class Incremental:
         older = [path for name, path in files.items() if name not in new]
         before = leaves.read_rows(older, schema, _having(rule.key, keys))
         root = self._scratch(rule)
-        # Registered names mean the files that are replaced here.
+        # The registered temporary views read the files that are replaced here.
         self.end()
         parts = {"before": before, "now": pa.concat_tables([before, added])}
         for name, rows in parts.items():
@@ -253,18 +253,18 @@ class Incremental:
         return found
 
     def _scratch(self, rule: Rule) -> Path:
-        """A directory next to the versions; executors can read it as they can read versions."""
+        """A directory next to the versions, which executors can also read."""
         published = self._versions.published(rule.view)
         assert published is not None
         return published.parent.parent / _ROWS
 
-    def _whole(
+    def _complete(
         self, definitions: Definitions, rule: Rule, files: Mapping[str, Path]
     ) -> tuple[leaves.Change, int]:
-        """All rows of a view, from all rows of its source."""
+        """Compute all rows of a view from all rows of its source."""
         rows = self._evaluate(definitions, rule, files.values())
         count = sum(pq.read_metadata(path).num_rows for path in files.values())
-        # The next change of the view must find its leaves sorted by the same column.
+        # Sort the leaves by the column by which the next change of the view looks them up.
         if rule.sums:
             return leaves.adding(rows, rule.sums), count
         _check_key(rule, rows)
@@ -277,13 +277,16 @@ class Incremental:
         return self._schemas[source]
 
     def _evaluate(self, definitions: Definitions, rule: Rule, rows: Iterable[Path]) -> pa.Table:
-        """The view's query on some rows of its source."""
+        """Run the view's query on some rows of its source."""
         self._register(definitions, rule, tuple(rows))
         result = definitions.frame(self._spark, rule.flow).toArrow()
         return result.cast(_in_utc(result.schema))
 
     def _register(self, definitions: Definitions, rule: Rule, rows: tuple[Path, ...]) -> None:
-        """Let the names that a query reads mean these rows; views of one source share them."""
+        """Register temporary views, so that the names in a query mean these rows.
+
+        Views of one source share them.
+        """
         wanted = (rule.source, rule.through, rows)
         if wanted == self._registered:
             return
@@ -297,7 +300,7 @@ class Incremental:
             frame.createOrReplaceTempView(name)
 
     def end(self) -> None:
-        """Let names mean tables again, after all updates of a run."""
+        """Drop the registered temporary views, so that names mean tables again."""
         if self._registered is None:
             return
         source, through, _ = self._registered
@@ -333,13 +336,13 @@ def _size_bytes(paths: Iterable[Path]) -> int:
     return sum(each.stat().st_size for each in files)
 
 
-def _new(index: Index, files: Collection[str]) -> frozenset[str]:
-    """Files after a position."""
+def _uncovered(index: Index, files: Collection[str]) -> frozenset[str]:
+    """Files that a position does not cover."""
     return frozenset(name for name in files if name not in index.position.files)
 
 
 def _having(key: str, keys: pa.Array) -> pc.Expression:
-    """Rows with one of these keys; the bounds allow to skip files."""
+    """Rows with one of these keys. The bounds let PyArrow skip row groups without them."""
     bounds, field = pc.min_max(keys).as_py(), pc.field(key)
     is_one = field.isin(keys)
     if bounds["min"] is None:

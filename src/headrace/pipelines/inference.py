@@ -1,6 +1,6 @@
 """Infer the schema of JSON records: nested objects, arrays, fields that are sometimes absent. Pure.
 
-1. Every sampled object can be read with the schema: a field with values of several types is text.
+1. The schema reads every sampled object: a field with values of several types is text.
 2. All columns are nullable: a sample does not prove that a field is always present.
 3. An integer fits into 64 bits, or the column is a decimal or a double.
 """
@@ -19,7 +19,7 @@ _INT64 = 1 << 63
 _DECIMAL_MAX = 10**38
 NULL, TEXT, DOUBLE = "NULL", "STRING", "DOUBLE"
 _BIG = "DECIMAL(38,0)"
-# Each of these also holds all values of those before it.
+# Each type also holds all values of the types before it.
 _NUMBERS = ("BIGINT", _BIG, DOUBLE)
 
 
@@ -80,7 +80,7 @@ def _integer(value: int) -> str:
 
 
 def _text(value: str) -> str:
-    """A time needs a zone: without one its meaning depends on the session."""
+    """The type of a text. A time without a zone stays text: it would depend on the session."""
     try:
         if _DATE.fullmatch(value):
             date.fromisoformat(value)
@@ -127,7 +127,7 @@ def ddl(kind: Type) -> str:
 
 
 def _distinct(struct: Struct) -> list[tuple[str, Type]]:
-    """Spark's names ignore case: of two that differ in case only, the first is kept."""
+    """The fields without duplicates. Spark ignores case, so the first of equal names is kept."""
     found: dict[str, tuple[str, Type]] = {}
     for name, kind in struct.fields.items():
         if name:
@@ -136,7 +136,7 @@ def _distinct(struct: Struct) -> list[tuple[str, Type]]:
 
 
 def dropped(struct: Struct, prefix: str = "") -> list[str]:
-    """Fields that `columns` leaves out, because another one has the same name but for its case."""
+    """Fields that `columns` omits, because their names differ from others only in case."""
     kept = {name for name, _ in _distinct(struct)}
     found = [prefix + name for name in struct.fields if name not in kept]
     for name, kind in _distinct(struct):

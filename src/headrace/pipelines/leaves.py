@@ -26,20 +26,20 @@ LEAF_ROWS = 20_000
 _INDEX = "_headrace.arrow"
 _ABOUT = b"headrace"
 Fold = Callable[[pa.Table, pa.Table], pa.Table]
-"""From the rows of a leaf and the new rows for it to the rows of the new leaf."""
+"""A function of the rows of a leaf and its new rows; returns the rows of the new leaf."""
 
 
 class WrongKey(Exception):
-    """A query returns rows of a key that it has not read."""
+    """A query returns rows of a key that is not in the rows that it reads."""
 
 
 class NotFoldable(Exception):
-    """The rows can only be computed from the whole source."""
+    """The rows can be computed only from the complete source."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """The rows of the source that a version contains, and the definition that it follows."""
+    """The source files that a version covers, and the definition by which it was computed."""
 
     files: frozenset[str]
     definition: str
@@ -102,7 +102,7 @@ class Change:
 
 
 def write_version(new: Path, old: Path | None, change: Change, position: Position) -> None:
-    """Fill the directory of a new version: an old version, changed; or the rows alone."""
+    """Fill the directory of a new version: apply a change to an old version, if one is given."""
     index = None if old is None else read_index(old)
     rows, key, fold = change.rows, change.key, change.fold
     leaves: list[tuple[str, Any]] = []
@@ -118,15 +118,15 @@ def write_version(new: Path, old: Path | None, change: Change, position: Positio
                 os.link(old / name, new / name)
                 leaves.append((name, first))
                 continue
-            mine = rows.filter(pc.is_in(rows[key], pa.array(parts[at], rows[key].type)))
-            leaves += _write(new, fold(_read([old / name], rows.schema), mine), key)
+            changed = rows.filter(pc.is_in(rows[key], pa.array(parts[at], rows[key].type)))
+            leaves += _write(new, fold(_read([old / name], rows.schema), changed), key)
     if not leaves:
         leaves = [_write_leaf(new, rows.slice(0, 0), key)]
     write_index(new, position, leaves, rows[key].type)
 
 
 def assign(firsts: Sequence[Any], keys: Collection[Any]) -> dict[int, list[Any]]:
-    """The leaf of each key. A key before all leaves, or null, belongs to the first."""
+    """Keys by the number of their leaf. Null and keys before all leaves belong to the first."""
     found: dict[int, list[Any]] = {}
     bounds = firsts[1:]
     for key in keys:
@@ -135,10 +135,10 @@ def assign(firsts: Sequence[Any], keys: Collection[Any]) -> dict[int, list[Any]]
 
 
 def _write(new: Path, rows: pa.Table, key: str) -> Iterator[tuple[str, Any]]:
-    """Write rows as leaves; the name and the first key of each."""
+    """Write rows as leaves; yields the name and the first key of each."""
     is_null = pc.is_null(rows[key])
     others = rows.filter(pc.invert(is_null)).sort_by(key)
-    # Null belongs to the first leaf.
+    # Null belongs to the first leaf, so it sorts first.
     rows = pa.concat_tables([rows.filter(is_null), others])
     start, keys = 0, rows[key]
     while start < len(rows):
@@ -173,7 +173,7 @@ def read_rows(files: Sequence[Path], schema: pa.Schema, where: pc.Expression | N
     options = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
     form = ds.ParquetFileFormat(read_options=options)
     names = [str(path) for path in files]
-    # Files of an earlier definition can lack a column.
+    # Files that an earlier definition wrote can lack a column.
     return ds.dataset(names, schema=schema, format=form).to_table(filter=where)
 
 
@@ -211,12 +211,12 @@ def summed(tables: Sequence[pa.Table], sums: Collection[str]) -> pa.Table:
 
     As in SQL, a sum is null only if all of its values are null.
     """
-    whole = pa.concat_tables(tables)
-    groups = [name for name in whole.schema.names if name not in sums]
-    total = whole.group_by(groups).aggregate([(name, "sum") for name in sums])
+    rows = pa.concat_tables(tables)
+    groups = [name for name in rows.schema.names if name not in sums]
+    total = rows.group_by(groups).aggregate([(name, "sum") for name in sums])
     renamed = {f"{name}_sum": name for name in sums}
     total = total.rename_columns([renamed.get(name, name) for name in total.schema.names])
-    return total.select(whole.schema.names).cast(whole.schema)
+    return total.select(rows.schema.names).cast(rows.schema)
 
 
 def difference(now: pa.Table, before: pa.Table, sums: Collection[str]) -> pa.Table:
@@ -227,8 +227,8 @@ def difference(now: pa.Table, before: pa.Table, sums: Collection[str]) -> pa.Tab
         raise NotFoldable("a group has lost rows")
     negative = before
     for name in sums:
-        were = _values(before.filter(pc.is_valid(before[name])), groups)
-        if set(were) & set(_values(now.filter(pc.is_null(now[name])), groups)):
+        had_values = _values(before.filter(pc.is_valid(before[name])), groups)
+        if set(had_values) & set(_values(now.filter(pc.is_null(now[name])), groups)):
             # Other keys can have values in this group, so the sum is not necessarily null.
             raise NotFoldable("a sum has lost all values of the changed keys")
         at = before.schema.get_field_index(name)

@@ -18,7 +18,7 @@ class Show(Protocol):
     """Displays a run."""
 
     def say(self, text: str) -> None:
-        """What is being done now."""
+        """Display the current step."""
 
     def begins(self, run: Run) -> None: ...
 

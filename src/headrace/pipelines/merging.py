@@ -47,11 +47,11 @@ from headrace.pipelines.written import (
 
 PROPERTY = "headrace.merge.files"
 FILES_MIN = 10
-"""Fewer files of one level are not merged."""
+"""The minimum number of files of one level for a merge."""
 BYTES_MAX = 128 << 20
-"""The size of a merged file, at most."""
+"""The maximum size of a merged file."""
 KEEP_S = 60.0
-"""The time for which replaced files are kept, at least."""
+"""The minimum time for which replaced files are kept."""
 _MERGED = re.compile(r"merged-(\d+)-")
 _REPLACED = "_headrace_replaced.json"
 _SCRATCH = "_headrace_merge"
@@ -61,7 +61,7 @@ _OUTSIDE_ALL_BATCHES = -1
 
 
 class CannotMerge(Exception):
-    """The merged file does not have the rows of the files that it replaces."""
+    """The merged file has another number of rows than the files that it replaces."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,17 @@ class Plan:
     level: int
     """The level of the new file: the number of merges that its rows went through."""
     sources: Mapping[Path, str]
-    """The last log file of each streaming query that has read these files; its URI of the table."""
+    """For each streaming query that has read these files: its last log file, and its URI of the
+    table."""
     views: tuple[Path, ...]
     """Versions of incremental views that cover these files."""
 
 
 def plan(table: Path, checkpoints: Path) -> Plan | None:
-    """The next merge of a table; None if few files are small, or a query has not read them all."""
+    """The next merge of a table.
+
+    None if there are too few small files, or if a query or view has only some of them.
+    """
     logs = newest_logs(table / LOG)
     if not logs or not logs[0].suffix or _checksum(logs[0]).exists():
         # Without a compacted log file, or with a checksum in a second file, a merge would have to
@@ -114,9 +118,12 @@ def plan(table: Path, checkpoints: Path) -> Plan | None:
 
 
 def apply(plan: Plan, written: Path) -> Path:
-    """Add a file with the rows of the planned files to the table in their place."""
+    """Replace the planned files of a table with `written`, a file with the same rows."""
     if rows_in(frozenset([written])) != rows_in(frozenset(plan.files)):
-        raise CannotMerge(f"the merge of {len(plan.files)} files in {plan.table} has other rows")
+        raise CannotMerge(
+            f"the merge of {len(plan.files)} files in {plan.table} has another number of rows. "
+            "The table is unchanged"
+        )
     merged = plan.table / f"merged-{plan.level}-{uuid.uuid4().hex}.parquet"
     _postpone_deletion(plan.table, [*plan.files, merged])
     written.rename(merged)
@@ -143,7 +150,7 @@ def apply(plan: Plan, written: Path) -> Path:
 
 
 def delete_replaced(table: Path, now_s: float) -> None:
-    """Delete the files of merges at least `KEEP_S` ago that are not in the table."""
+    """Delete files that merges replaced at least `KEEP_S` ago and that the table does not list."""
     times: dict[str, float] = read_json(table / _REPLACED) or {}
     due = {name for name, replaced_s in times.items() if now_s - replaced_s >= KEEP_S}
     if not due:

@@ -2,7 +2,7 @@
 
 The rule is pure; `Watcher` reads the clock, the brokers and the project's files.
 
-1. A round starts only for records beyond the partition ends that the last round has seen.
+1. A round starts only if an end offset differs from the one at the start of the last round.
 2. Sources other than topics are not observed: a pipeline that has one runs every ten seconds.
 3. New records wait until the interval since the start of the last round has passed. Each round
    appends at least one file to each table that gets rows: longer intervals write fewer files.
@@ -26,9 +26,9 @@ Offsets = Mapping[TopicPartition, int]
 def has_new_records(positions: Offsets, before: Offsets, now: Offsets) -> bool:
     """Whether topics have records that no round has tried to read.
 
-    `before` and `now` are the ends of the partitions when the last round began, and now.
-    A position can stay below an end for good: transaction markers and aborted records are not
-    read. So an end that the last round has seen does not count again.
+    `before` has the end offsets at the start of the last round, `now` the current ones. A position
+    can stay below the end, because transaction markers and aborted records are not read. So an end
+    offset that has not changed since the last round is ignored.
     """
     return any(
         end != positions.get(partition, before.get(partition, 0)) and end != before.get(partition)
@@ -44,7 +44,7 @@ def is_observable(graph: Graph) -> bool:
 
 class Watcher:
     def __init__(self, runner: Runner, interval_s: float = 0.0) -> None:
-        """`interval_s` is the least time between the starts of two rounds."""
+        """`interval_s` is the minimum time between the starts of two rounds."""
         self._runner = runner
         self._interval_s = interval_s
         self._began_s = 0.0
@@ -75,7 +75,7 @@ class Watcher:
 
     def _has_new_records(self, graph: Graph) -> bool:
         ends = self._runner.ends(graph)
-        # The checkpoints do not tell clusters apart.
+        # Checkpoints do not contain the cluster of a topic, so use them only for one cluster.
         positions = self._runner.positions(graph) if len(ends) == 1 else {}
         return any(
             has_new_records(positions, self._ends.get(server, {}), now)

@@ -28,10 +28,10 @@ class Outcome:
     seconds: float = 0.0
     state: str = COMPLETED
     lags: dict[str, int] = field(default_factory=dict)
-    """Records from the checkpoint to the end of the topics, of flows for which both are known."""
+    """The lag of each flow whose checkpoint and topics are readable, in records."""
 
     def rows_read(self) -> int:
-        """Rows that entered the pipeline: flows that read the same topics count once."""
+        """Rows that entered the pipeline. Flows with the same sources are counted once."""
         read: dict[tuple[str, ...], int] = {}
         for flow in self.flows.values():
             sources = tuple(sorted(self._sources(flow.name)))

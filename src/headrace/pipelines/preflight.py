@@ -1,6 +1,6 @@
 """Check a project before Spark starts: packages, syntax, names of tables, brokers, topics.
 
-Files are parsed, not executed. Names that code computes are unknown here: Spark checks them later.
+Files are parsed, not executed. Names that are computed at run time are checked by Spark later.
 
 1. PySpark is not imported: all checks together take less than half a second, unless a broker is
    slow. A broker that does not accept a connection within half a second is not checked.
@@ -31,7 +31,7 @@ _CALLS = ("create_streaming_table", "create_sink")
 
 @dataclass
 class Scan:
-    """What the files of a project contain, as far as their text shows it."""
+    """The names in the files of a project, as far as their text contains them."""
 
     names: set[str] = field(default_factory=set)
     """Tables, views and sinks."""
@@ -111,7 +111,7 @@ def _scan_python(project: Project, path: Path, text: str, found: Scan) -> None:
         elif isinstance(node, ast.Call):
             _note_call(node, found)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.has_all_names &= not any(_own(node, project))
+            found.has_all_names &= not any(_project_modules(node, project))
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
@@ -132,8 +132,8 @@ def _constants(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def _own(node: ast.Import | ast.ImportFrom, project: Project) -> Iterator[str]:
-    """Modules of the project itself: they can define tables, too."""
+def _project_modules(node: ast.Import | ast.ImportFrom, project: Project) -> Iterator[str]:
+    """Imported modules that belong to the project: they can also define tables."""
     modules = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module]
     for module in modules:
         name = (module or "").partition(".")[0]
@@ -213,7 +213,7 @@ def _check_topics(address: str, topics: Iterable[str], configuration: Mapping[st
     try:
         settings = client_settings(configuration)
     except ValueError as error:
-        raise ProjectError(f"the security settings of the project are not valid: {error}") from None
+        raise ProjectError(f"invalid security settings of the project: {error}") from None
     try:
         with connect(address, operation_timeout_ms=_TOPICS_TIMEOUT_MS, **settings) as client:
             known = client.list_topics()

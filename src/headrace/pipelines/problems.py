@@ -1,9 +1,9 @@
 """Shortens errors of Spark to the file, line and message that a pipeline's author needs.
 
-Pure, but for the traceback of an exception that is at hand.
+Pure, except that it reads the traceback of an exception.
 
-1. A place is one in the project's own files, or none.
-2. Nothing is lost: `detail` has the whole text, for --verbose.
+1. A location is a line in a file of the project, or None.
+2. `detail` has the complete text, for --verbose.
 """
 
 import re
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TRACEBACK = "Traceback (most recent call last):"
+_WORKER_FAILED = "Error from python worker:"
+_WORKER_REMEDY = "Correct the Python environment of the workers and run again"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CALLED_FROM = re.compile(r"was called from\n(.+):(\d+)")
 _SQL_PLACE = re.compile(r"\bline (\d+),? pos \d+")
@@ -31,23 +33,25 @@ _NOISE = (
 @dataclass(frozen=True)
 class Problem:
     flow: str | None
-    """None if it is not one flow's."""
+    """None if the problem is not specific to a flow."""
     file: str | None
     line: int | None
     message: str
     detail: str
 
     def __str__(self) -> str:
-        """As a compiler says it: where, in which flow, what."""
+        """The format of a compiler: file and line, flow, message."""
         line = "" if self.line is None else f":{self.line}"
-        where = "" if self.file is None else f"{self.file}{line}: "
-        who = "" if self.flow is None else f"flow {self.flow}: "
-        return f"{where}{who}{self.message}"
+        location = "" if self.file is None else f"{self.file}{line}: "
+        flow = "" if self.flow is None else f"flow {self.flow}: "
+        return f"{location}{flow}{self.message}"
 
 
 def sentence(text: str) -> str:
-    """An error of Spark in a sentence or two: no plan, no stack, no classes of errors."""
+    """Shorten an error of Spark to a sentence or two, without plan, stack and error class."""
     text = _WRAPPER.sub("", text.strip())
+    if _WORKER_FAILED in text:
+        return _start_failure(text)
     if _TRACEBACK in text:
         return _raised(text)
     for noise in _NOISE:
@@ -56,25 +60,33 @@ def sentence(text: str) -> str:
     return " ".join(_CLASS.sub("", text.strip()).split())
 
 
+def _start_failure(text: str) -> str:
+    """The error of a Python worker that did not start, from the last line that it wrote."""
+    output = text.partition(_WORKER_FAILED)[2].partition("PYTHONPATH was:")[0]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    reason = lines[-1].removesuffix(".") if lines else "it wrote no error"
+    return f"Spark cannot start a Python worker: {reason}. {_WORKER_REMEDY}"
+
+
 def _raised(text: str) -> str:
-    """What Python raised: the last line of its traceback."""
+    """The exception that Python raised: the first line after the stack of its traceback."""
     after = text.rpartition(_TRACEBACK)[2]
     after = after.partition("\n SQLSTATE:")[0].partition("JVM stacktrace:")[0]
     lines = [line for line in after.splitlines() if line.strip() and not line.startswith(" ")]
     raised = lines[0] if lines else text.splitlines()[0]
-    # Our own say what to do: the exception's name would not add to it.
+    # The text of Headrace's own exceptions is complete without their names.
     return re.sub(r"^headrace\.[\w.]+: ", "", raised)
 
 
 def python_place(text: str, directory: Path) -> tuple[str, int] | None:
-    """The innermost line of the project's that a message of Spark names."""
+    """The innermost file and line of the project in an error of Spark."""
     frames = [(name, int(line)) for name, line in _FRAME.findall(text)]
     called = [(name, int(line)) for name, line in _CALLED_FROM.findall(text)]
     return next((at for at in reversed(called + frames) if is_own(at[0], directory)), None)
 
 
 def raised_place(error: BaseException, directory: Path) -> tuple[str, int] | None:
-    """The innermost line of the project's in an exception's traceback."""
+    """The innermost file and line of the project in an exception's traceback."""
     if isinstance(error, SyntaxError) and error.filename and is_own(error.filename, directory):
         return error.filename, error.lineno or 1
     frames = traceback.extract_tb(error.__traceback__)
@@ -88,13 +100,13 @@ def is_own(file: str, directory: Path) -> bool:
 
 
 def sql_line(text: str, first_line: int) -> int | None:
-    """The line of a file that a message means; Spark counts from its statement's first."""
+    """The line of a file that a message means. Spark counts from the start of its statement."""
     found = _SQL_PLACE.search(text)
     return first_line + int(found[1]) - 1 if found else None
 
 
 def mentioned_line(text: str, source: str, first_line: int) -> int | None:
-    """Where a function's source has the first name that a message puts in quotes."""
+    """The line of a function that contains the first quoted name of a message."""
     found = _QUOTED.search(text)
     if found is None:
         return None

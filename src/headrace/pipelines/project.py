@@ -2,7 +2,7 @@
 
 Reads `spark-pipeline.yml` and names the files in `.headrace/`. Starts nothing.
 
-1. The specification is Spark's; a relative `storage` is relative to the project.
+1. The specification has Spark's format; a relative `storage` is relative to the project.
 2. The state between runs is in `.headrace/`. Without it, a run reads the topics from their start.
 """
 
@@ -17,11 +17,11 @@ from typing import Any
 from headrace.pipelines.security import CONFIG
 
 BOOTSTRAP = "headrace.bootstrap"
-"""The setting by which transformations learn where the broker is."""
+"""The setting with the address of the brokers, for transformations."""
 WAREHOUSE = "headrace.warehouse"
 """The setting for the directory of tables: a path or a URI that Hadoop knows."""
 VERSIONS = "headrace.view.versions"
-"""The setting for how many complete versions of a materialized view are kept."""
+"""The setting for the number of complete versions that are kept of a materialized view."""
 VERSIONS_DEFAULT = "3"
 FORMAT = "spark.sql.sources.default"
 """Spark's setting for the format of tables that name none."""
@@ -29,7 +29,7 @@ FALLBACK_BOOTSTRAP = "localhost:9092"
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 _KEYS = {
     *("name", "storage", "catalog", "database", "schema", "configuration", "libraries"),
-    # Not Spark's: its own command rejects it.
+    # An extension of Headrace, which Spark's own command rejects.
     "format",
 }
 _STATE = ".headrace"
@@ -41,7 +41,7 @@ FAILED, REJECTED, LOCKED = 1, 2, 3
 
 
 class ProjectError(Exception):
-    """Nothing was run: the project or the command is invalid. The text says what to do."""
+    """The project or the command is invalid, so nothing ran. The text has the next step."""
 
     exit_code = REJECTED
 
@@ -102,14 +102,14 @@ class Project:
 
     @property
     def storage(self) -> str:
-        """Where checkpoints go, as Spark wants it: an absolute address."""
+        """The absolute URI of the directory for checkpoints, as Spark requires it."""
         if ":/" in self.spec.storage:
             return self.spec.storage
         return f"file://{self.directory / self.spec.storage}"
 
     @property
     def checkpoints(self) -> Path | None:
-        """The same as a directory; None if it is not on this machine."""
+        """The local directory of checkpoints; None if `storage` is on another file system."""
         scheme, _, rest = self.storage.partition(":")
         if scheme != "file":
             return None
@@ -121,7 +121,7 @@ class Project:
         given: Mapping[str, str] | None = None,
         config: str | None = None,
     ) -> dict[str, str]:
-        """The session's settings: what the command says goes before what the project does."""
+        """The settings of the session. Options of the command override those of the project."""
         wanted = {BOOTSTRAP: FALLBACK_BOOTSTRAP, **self.spec.configuration, **(given or {})}
         if self.spec.format is not None:
             wanted.setdefault(FORMAT, self.spec.format)
@@ -149,14 +149,14 @@ class Project:
         return sorted(found)
 
     def shown(self, path: str | Path) -> str:
-        """A file as a user names it: from the project on, if it lies there."""
+        """The path of a file for display, relative to the project if the file is inside it."""
         try:
             return str(Path(path).relative_to(self.directory))
         except ValueError:
             return str(path)
 
     def prepare_state(self) -> None:
-        """Create `.headrace/`. Reject a moved one, because tables contain absolute paths."""
+        """Create `.headrace/`. Reject one that was moved, because tables contain absolute paths."""
         try:
             self._prepare_state()
         except OSError as error:
@@ -167,18 +167,18 @@ class Project:
 
     def _prepare_state(self) -> None:
         self.state.mkdir(exist_ok=True)
-        place = self.state / "place"
-        if place.exists() and place.read_text(encoding="utf-8") != str(self.directory):
+        record = self.state / "place"
+        if record.exists() and record.read_text(encoding="utf-8") != str(self.directory):
             raise ProjectError(
-                f"{self.state} belongs to the former project directory {place.read_text()}, and "
-                "its "
-                "tables cannot be moved. Remove it; the next run fills the tables from the topics"
+                f"{self.state} belongs to the former project directory {record.read_text()}, and "
+                "its tables cannot be moved. Remove it; the next run fills the tables from the "
+                "topics"
             )
-        if not place.exists():
+        if not record.exists():
             # Rename, because a kill or a full disk would leave an empty file.
-            new = place.with_name("place.new")
+            new = record.with_name("place.new")
             new.write_text(str(self.directory), encoding="utf-8")
-            new.replace(place)
+            new.replace(record)
 
 
 def open_project(directory: Path) -> Project:
@@ -188,8 +188,7 @@ def open_project(directory: Path) -> Project:
     if not found:
         raise ProjectError(
             f"{directory} is not a pipeline: it has no {SPEC_NAMES[0]}. Choose another directory, "
-            "or "
-            "create a pipeline with 'headrace pipeline init NAME'"
+            "or create a pipeline with 'headrace pipeline init NAME'"
         )
     project = Project(directory, _read_spec(found[0]))
     _check_owner(project)
@@ -277,14 +276,14 @@ def _listed(names: set[str]) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replaced atomically: another process can read it at the same time."""
+    """Replace a file atomically, because another process can read it at the same time."""
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     new.replace(path)
 
 
 def read_json(path: Path) -> Any:
-    """What was written there, None if nothing was."""
+    """The value in a file; None if the file does not exist."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

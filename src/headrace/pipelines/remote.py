@@ -1,10 +1,10 @@
 """End the session of a run that was killed while a Spark Connect server executed it.
 
-The server does not notice that its client was killed: it continues the run. Spark does not prevent
-two runs from filling the same view, whose rows would then be there twice. So a run records its
+The server does not notice that its client was killed, and continues the run. Spark does not prevent
+two runs from filling the same view, which would then contain each row twice. So a run records its
 session, and the next run ends that session before its first flow.
 
-1. The record has no token. It remains if the run did not end normally.
+1. The record contains no token. It is deleted only when the run ends normally.
 """
 
 from collections.abc import Iterator

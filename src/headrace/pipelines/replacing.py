@@ -76,7 +76,7 @@ class Replacement:
         return flow in self._flows
 
     def update(self, definitions: Definitions, flow: str) -> int | None:
-        """Compute a view and replace its rows; the number of its rows."""
+        """Compute a view and replace its rows; returns their number, or None if unknown."""
         graph = definitions.graph
         name = graph.flows[flow].target
         table = self._tables.find(name)
@@ -109,7 +109,7 @@ class Replacement:
         if _columns(rows) == _columns(self._spark.table(quoted)):
             writer.overwrite(lit(True))
             return
-        # A change of the project changed the columns: replace them in the same commit.
+        # The project was changed, and the view has other columns: replace them in the same commit.
         writer = writer.using(table.format)
         for key, value in definitions.properties.get(table.name, {}).items():
             writer = writer.tableProperty(key, value)

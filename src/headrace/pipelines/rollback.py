@@ -23,7 +23,7 @@ _CHECKPOINT_LOGS = ("offsets", "commits", "sources")
 
 
 def _link(source: str, target: str) -> None:
-    """Link a file, or copy it where the file system has no hard links."""
+    """Link a file, or copy it if the file system has no hard links."""
     try:
         os.link(source, target)
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def _link(source: str, target: str) -> None:
 
 
 class Snapshot:
-    """The logs of flows and tables as they are before a run."""
+    """The logs of flows and tables before a run."""
 
     def __init__(self, checkpoints: Path) -> None:
         self._checkpoints = checkpoints
@@ -96,5 +96,6 @@ class Snapshot:
             shutil.rmtree(undone, ignore_errors=True)
 
     def drop(self) -> None:
+        """Delete the links and copies."""
         for copy in self._copies:
             shutil.rmtree(copy, ignore_errors=True)

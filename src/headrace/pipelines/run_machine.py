@@ -1,7 +1,7 @@
 """The state of a run and of each flow, from Spark's events. Pure.
 
-1. A flow that failed stays failed, whatever Spark says of its query afterwards.
-2. A count of rows is what Spark or a file said; where neither did it is None, and never a guess.
+1. A failed flow becomes completed only if it has started again.
+2. Row counts come from Spark or from files. An unknown count is None.
 """
 
 import re
@@ -12,14 +12,14 @@ from headrace.pipelines.graph import Graph
 QUEUED, RUNNING, COMPLETED = "queued", "running", "completed"
 FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
 BROKEN = "broken"
-"""Its definition is wrong: it was not run."""
+"""The definition of the flow is invalid, so it did not run."""
 UNCHECKED = "unchecked"
-"""A dry run cannot tell: it needs tables that the first run makes."""
+"""A dry run cannot check the flow, because it reads tables that the first run creates."""
 ENDED = (COMPLETED, FAILED, SKIPPED, STOPPED, BROKEN, UNCHECKED)
 _STATE = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has) (?P<state>[A-Z_]+)")
 _SKIPPED = re.compile(r"Flow '?(?P<flow>[^']+?)'? SKIPPED")
 _UNRESOLVED = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'")
-# Of Spark's words those that a user wants to tell apart.
+# Spark's names of states, and the states that a user sees.
 _STATES = {
     "QUEUED": QUEUED,
     "PLANNING": RUNNING,
@@ -43,7 +43,7 @@ class FlowRun:
     ended_s: float | None = None
     starts: int = 0
     error: str | None = None
-    """Spark's whole text."""
+    """The complete text from Spark."""
     is_confirmed: bool = False
     """The run has ended and the rows of the flow are in its target."""
 
@@ -67,17 +67,17 @@ class FlowRun:
 @dataclass
 class Run:
     prefix: str
-    """What Spark puts before the name of a dataset: the catalog and the database."""
+    """The prefix of dataset names in Spark: the catalog and the database."""
     flows: dict[str, FlowRun] = field(default_factory=dict)
     unresolved: dict[str, str] = field(default_factory=dict)
-    """Flows whose definitions Spark could not make sense of, and why."""
+    """The flows whose definitions Spark cannot resolve, with Spark's error."""
     ended_queries: set[str] = field(default_factory=set)
 
     def short(self, name: str) -> str:
         return name.replace("`", "").removeprefix(self.prefix)
 
     def named_in(self, error: str, graph: Graph) -> list[str]:
-        """The flows, none of them begun, of the first dataset that an error names."""
+        """The flows of the first dataset that an error names; none if one of them has started."""
         found = re.search(rf"{re.escape(self.prefix)}(\w+)", error.replace("`", ""))
         name = found[1] if found else None
         flows = [flow.name for flow in graph.flows.values() if name in (flow.name, flow.target)]
@@ -85,7 +85,7 @@ class Run:
         return [] if any(flow.started_s is not None for flow in begun) else flows
 
     def told(self, message: str, now_s: float) -> FlowRun | None:
-        """Take an event's text; returns the flow if its state is another one now."""
+        """Apply the text of an event; returns the flow if its state has changed."""
         head, _, rest = message.partition("\n")
         error = rest.removeprefix("Error: ")
         if found := _UNRESOLVED.match(head):
@@ -126,7 +126,7 @@ class Run:
         flow.state, flow.error = FAILED, flow.error or error
 
     def progressed(self, name: str, rows_read: int, rows_written: int | None) -> FlowRun | None:
-        """A micro-batch is done. A sink that does not count its rows says None."""
+        """Count the rows of a finished micro-batch; None for a sink that does not report them."""
         flow = self.flows.get(self.short(name))
         if flow is None:
             return None

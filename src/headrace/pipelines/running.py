@@ -73,18 +73,19 @@ from headrace.spark.sessions import has_no_executors
 
 _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
-# A flow that failed would fail again, a minute later: the next run is soon enough.
+# Spark would retry a failed flow after a minute; the next run retries it anyway.
 RETRIES = "spark.sql.pipelines.maxFlowRetryAttempts"
 ISOLATION = "spark.sql.artifact.isolation.enabled"
-# Spark gives a Python worker ten seconds to start, which is not always enough on a busy machine.
+# Spark waits ten seconds for a Python worker to start. On a busy machine this can be too short, so
+# flows with this error run again.
 _LATE = "Python worker failed to connect back"
 _TRIES = 5
-# About a second per request.
+# All retries of a request together take about a second.
 _RETRIES = 3
 
 
 class RunFailed(Exception):
-    """The run as a whole could not be: no flow is to blame."""
+    """The run failed as a whole, for a reason that is not specific to a flow."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)
@@ -96,13 +97,13 @@ class RunFailed(Exception):
 def session(
     address: str, configuration: Mapping[str, str], *, is_own_server: bool = False
 ) -> Iterator[Any]:
-    """A session on a Connect server; what ran in it ends with it."""
+    """A session on a Connect server. All its queries end with it."""
     try:
         spark: Any = SparkSession.builder.remote(address).getOrCreate()
         spark.conf.set(RETRIES, "0")
         if is_own_server:
-            # Otherwise each query starts its own Python processes. A server that others use too
-            # needs the isolation.
+            # Otherwise each query starts its own Python processes. A server that is shared with
+            # other clients needs the isolation.
             spark.conf.set(ISOLATION, "false")
             # PySpark would repeat each request for ten minutes after the server has ended.
             limit_retries(spark, _RETRIES)
@@ -140,7 +141,7 @@ class Runner:
         self._show = show
         self._graph_id = ""
         self._server_ended = server.ended
-        # Such a server sees the same files as this process.
+        # The server of this process sees the same files as this process.
         self._is_own_server = server.mark is not None
         self._workers = QueryWorkers(spark, server.mark)
         self._is_storage_proved = False
@@ -150,7 +151,7 @@ class Runner:
         self._versions = Versions(spark, self._tables, keep=project.versions_kept(configuration))
         self._incremental = Incremental(spark, self._tables, self._versions, configuration)
         self._replacement = Replacement(spark, self._tables)
-        # Programs that this process does not know can use another server at the same time.
+        # Other programs can use a shared server at the same time, so its tables are not merged.
         mergeable = project.checkpoints if self._is_own_server else None
         self._merging = Merging(spark, self._tables, mergeable)
 
@@ -193,20 +194,20 @@ class Runner:
             to_refresh = self._to_refresh(definitions, request)
             self._workers.keep()
             outcome.warnings += self._accounts.begin(definitions.graph, to_refresh, dry=request.dry)
-            ours: list[str] = []
+            updated: list[str] = []
             if not request.dry:
-                ours += self._incremental.begin(definitions, to_refresh)
-                ours += self._replacement.begin(definitions)
+                updated += self._incremental.begin(definitions, to_refresh)
+                updated += self._replacement.begin(definitions)
             if to_refresh and not request.dry:
                 write_json(self._project.refresh, sorted(to_refresh))
-            run = self._run_what_can(definitions, request, outcome, ours)
+            run = self._run_valid(definitions, request, outcome, updated)
             if not request.dry:
                 self._project.refresh.unlink(missing_ok=True)
             self._accounts.end(run, definitions.graph)
-            self._update(run, definitions, ours)
+            self._update(run, definitions, updated)
             complete = self._complete_views(run, definitions.graph)
             self._prove_views(
-                set(complete) - {definitions.graph.flows[name].target for name in ours}
+                set(complete) - {definitions.graph.flows[name].target for name in updated}
             )
             self._incremental.record(complete)
             self._versions.publish(complete)
@@ -279,7 +280,7 @@ class Runner:
         return str(self._spark.conf.get("spark.master", ""))
 
     def _check_brokers(self, definitions: Definitions) -> None:
-        """Spark's own attempts take minutes until they give up."""
+        """Raise an error for a broker that does not respond; Spark would retry for minutes."""
         for address, settings in sorted(definitions.servers.items()):
             try:
                 with connect(address, operation_timeout_ms=REACH_TIMEOUT_MS, **settings):
@@ -292,7 +293,7 @@ class Runner:
                 ) from error
 
     def _update(self, run: Run, definitions: Definitions, names: Collection[str]) -> None:
-        """Compute the views that Spark does not run."""
+        """Compute the views that Headrace updates instead of Spark."""
         graph = definitions.graph
         failed = {flow.name for flow in run.flows.values() if flow.state != COMPLETED}
         failed |= {each.flow for each in definitions.problems if each.flow is not None}
@@ -316,43 +317,47 @@ class Runner:
         self._incremental.end()
 
     def _merge(self, definitions: Definitions) -> list[str]:
-        """Merge small files. Without it, the tables are also complete, so an error is a warning."""
+        """Merge small files. An error is only a warning, because tables are complete without it."""
         try:
             self._merging.merge(definitions)
         except (PySparkException, OSError, CannotMerge) as error:
             return [f"small files are not merged: {sentence(str(error))}"]
         return []
 
-    def _run_what_can(
-        self, definitions: Definitions, request: Request, outcome: Outcome, ours: Collection[str]
+    def _run_valid(
+        self,
+        definitions: Definitions,
+        request: Request,
+        outcome: Outcome,
+        updated: Collection[str],
     ) -> Run:
         """Run the flows, except invalid flows and the flows that read from them.
 
-        `ours` are the views that Headrace updates instead of Spark.
+        `updated` are the flows that Headrace computes instead of Spark.
         """
         graph = definitions.graph
         wrong = {each.flow for each in definitions.problems if each.flow is not None}
         refreshed = self._refreshed(graph, request, definitions)
-        refreshed -= {graph.flows[name].target for name in ours}
+        refreshed -= {graph.flows[name].target for name in updated}
         waves = graph.waves(definitions.eager)
         run = Run(definitions.prefix)
         for wave in sorted({0, *waves.values()}):
             lasting = [flow for flow in graph.flows.values() if not self._is_temporary(graph, flow)]
             earlier = {flow.name for flow in lasting if waves[flow.target] < wave}
             later = {flow.name for flow in graph.flows.values() if waves[flow.target] > wave}
-            if request.dry and not self._are_there(graph, earlier):
+            if request.dry and not self._have_tables(graph, earlier):
                 unchecked = {flow.name for flow in lasting} - earlier - wrong
                 run.flows |= {name: FlowRun(name, UNCHECKED) for name in unchecked}
                 break
             due = {name for name in refreshed if waves[name] == wave}
-            others = earlier | later | set(ours)
+            others = earlier | later | set(updated)
             self._run_wave(run, definitions, request, others, wrong, due, outcome)
             wrong |= {flow.name for flow in run.flows.values() if flow.state == FAILED}
         outcome.flows = run.flows
         return run
 
-    def _are_there(self, graph: Graph, flows: Collection[str]) -> bool:
-        """Whether the catalog has the tables that these flows make."""
+    def _have_tables(self, graph: Graph, flows: Collection[str]) -> bool:
+        """Whether the catalog has the tables that these flows create."""
         targets = {graph.flows[name].target for name in flows}
         tables = [name for name in targets & graph.nodes.keys() if graph.nodes[name].kind != SINK]
         return all(self._spark.catalog.tableExists(name) for name in tables)
@@ -367,28 +372,28 @@ class Runner:
         refreshed: Collection[str],
         outcome: Outcome,
     ) -> None:
-        """Run all but `others`; what turns out to be wrong is added to `wrong`."""
+        """Run all flows except `others` and `wrong`. Adds flows that Spark rejects to `wrong`."""
         graph, before, tries = definitions.graph, dict(run.flows), 1
         while True:
             excluded = wrong | graph.dependents(wrong) | set(others)
-            refused = definitions.submit(self._spark, self._graph_id, excluded)
-            if not refused:
+            rejected = definitions.submit(self._spark, self._graph_id, excluded)
+            if not rejected:
                 self._start(run, definitions, request, excluded, refreshed, outcome)
-                refused = [definitions.problem(*each) for each in run.unresolved.items()]
+                rejected = [definitions.problem(*each) for each in run.unresolved.items()]
             self._new_graph()
             tried = [flow for name, flow in run.flows.items() if name not in before]
             late = [flow for flow in tried if _LATE in (flow.error or "")]
-            if refused:
+            if rejected:
                 run.flows, run.unresolved = dict(before), {}
-                outcome.problems += [each for each in refused if each not in outcome.problems]
-                named = {each.flow for each in refused if each.flow is not None}
-                unnamed = {each.file for each in refused if each.flow is None}
+                outcome.problems += [each for each in rejected if each not in outcome.problems]
+                named = {each.flow for each in rejected if each.flow is not None}
+                unnamed = {each.file for each in rejected if each.flow is None}
                 named |= {flow.name for flow in graph.flows.values() if flow.file in unnamed}
                 if named <= wrong and not definitions.leave_out(unnamed):
-                    raise RunFailed(refused[0].message, refused[0].detail)
+                    raise RunFailed(rejected[0].message, rejected[0].detail)
                 wrong |= named
             elif refreshed:
-                # Together with what it refreshes Spark runs nothing else: all run after that.
+                # Spark has run only the refreshed tables. Now run all flows.
                 refreshed = ()
             elif late and tries < _TRIES:
                 tries += 1
@@ -402,8 +407,8 @@ class Runner:
     ) -> Request:
         """Add the tables of a full refresh that an earlier run began and did not end.
 
-        Spark resets all checkpoints first, and then empties one table after another. After a kill
-        in between, a table that still has its rows would get them twice, or not at all.
+        Spark resets all checkpoints first, and then empties the tables one by one. If it is killed
+        between these steps, a table that was not emptied would get rows twice, or lack new ones.
         """
         known = [name for name, node in graph.nodes.items() if node.kind in (TABLE, VIEW, SINK)]
         begun = [name for name in read_json(self._project.refresh) or () if name in known]
@@ -426,7 +431,7 @@ class Runner:
     def _refreshed(self, graph: Graph, request: Request, definitions: Definitions) -> set[str]:
         """The tables to name to Spark for a full refresh.
 
-        A flow into a sink gets a new checkpoint: it would take the new rows for old ones.
+        A flow into a sink gets a new checkpoint. With the old one, it would skip the new rows.
         """
         if request.full_refresh_all:
             return set()
@@ -443,7 +448,7 @@ class Runner:
         if name not in graph.nodes:
             kinds = (TABLE, VIEW, SINK)
             known = sorted(node.name for node in graph.nodes.values() if node.kind in kinds)
-            raise RunFailed(f"unknown table {name!r}; the tables are {', '.join(known)}")
+            raise RunFailed(f"unknown table {name!r}. Known: {', '.join(known) or 'none'}")
         return name
 
     def _start(
@@ -520,16 +525,16 @@ class Runner:
             return
         for flow in streaming:
             if flow.state == COMPLETED and flow.rows_read is None:
-                # It ended without a micro-batch: there was nothing to read.
+                # The query ended without a micro-batch, so it had no rows to read.
                 flow.rows_read = flow.rows_written = 0
 
-    # What was written.
+    # The result.
 
     def _is_temporary(self, graph: Graph, flow: Flow) -> bool:
         return flow.target in graph.nodes and graph.nodes[flow.target].kind == TEMPORARY_VIEW
 
     def _finish(self, definitions: Definitions, outcome: Outcome) -> None:
-        """Give every flow its last state, and the run its own."""
+        """Set the final state of every flow and of the run."""
         wrong = {each.flow for each in outcome.problems}
         for flow in definitions.graph.flows.values():
             if self._is_temporary(definitions.graph, flow):
@@ -551,7 +556,7 @@ class Runner:
             outcome.lags = self.lags(definitions.graph)
 
     def lags(self, graph: Graph) -> dict[str, int]:
-        """Records between the checkpoints and the ends of the topics, where both are known."""
+        """The lag of each flow in records; empty if the brokers do not respond."""
         checkpoints = flow_checkpoints(self._project.checkpoints, graph)
         with suppress(ClientError, ValueError):
             settings = client_settings(self._configuration)
@@ -559,7 +564,7 @@ class Runner:
         return {}
 
     def positions(self, graph: Graph) -> Positions:
-        """Where the slowest flow resumes reading each partition."""
+        """The offset from which the slowest flow resumes reading each partition."""
         found: Positions = {}
         for each in flow_checkpoints(self._project.checkpoints, graph).values():
             for partition, offset in each.positions.items():
@@ -567,7 +572,7 @@ class Runner:
         return found
 
     def ends(self, graph: Graph) -> dict[str, Positions]:
-        """The ends of the topics that the pipeline reads, by broker; none of one that is down."""
+        """The end offsets of the topics that the pipeline reads, by address of a broker."""
         found = {}
         for server, settings in self._servers.items():
             with suppress(ClientError, ValueError):
@@ -575,7 +580,7 @@ class Runner:
         return found
 
     def file_times(self) -> dict[Path, float]:
-        """When the files that define the pipeline were changed."""
+        """The modification times of the files that define the pipeline."""
         found = {}
         for path in self._project.files():
             with suppress(FileNotFoundError):

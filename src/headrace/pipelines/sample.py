@@ -1,6 +1,6 @@
-"""Write projects for `headrace pipeline init`; the sample is a shop whose orders are events.
+"""Write projects for `headrace pipeline init`. The sample project is a shop that reads orders.
 
-The shop is in `shop/`: files of both formats in `project/`, the others in `json/` and `avro/`.
+Its files are in `shop/`: `project/` has those of both formats, `json/` and `avro/` the others.
 """
 
 import re
@@ -22,7 +22,7 @@ def write_project(directory: Path, *, name: str, bootstrap: str, avro: bool = Fa
 def write_files(
     directory: Path, texts: Mapping[Path, str], *, name: str, bootstrap: str
 ) -> list[Path]:
-    """Write the files of a project, in which {{name}} and the like are replaced."""
+    """Write the files of a project, and replace {{name}}, {{bootstrap}} and {{storage}} in them."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"invalid project name {name!r}. Use letters, digits, '.', '_', '-'")
     if directory.exists() and any(directory.iterdir()):
@@ -30,8 +30,8 @@ def write_files(
     storage = f"file://{directory.resolve()}/.headrace/checkpoints"
     values = {"name": name, "bootstrap": bootstrap, "storage": storage}
     written = []
-    for place, text in sorted({**texts, Path(".gitignore"): ".headrace/\n__pycache__/\n"}.items()):
-        path = directory / place
+    for file, text in sorted({**texts, Path(".gitignore"): ".headrace/\n__pycache__/\n"}.items()):
+        path = directory / file
         path.parent.mkdir(parents=True, exist_ok=True)
         for key, value in values.items():
             text = text.replace(f"{{{{{key}}}}}", value)
@@ -42,6 +42,6 @@ def write_files(
 
 def _texts(template: Path) -> Iterator[tuple[Path, str]]:
     for path in template.rglob("*"):
-        # An installed package has compiled files beside its sources.
+        # An installed package has compiled files next to its sources.
         if path.is_file() and "__pycache__" not in path.parts:
             yield path.relative_to(template), path.read_text()

@@ -1,7 +1,8 @@
 """Security settings of a pipeline's own connections to brokers.
 
-They are in the `configuration` of its specification: `headrace.config` names a file with Kafka's
-client properties, and `kafka.security.protocol`, `kafka.sasl.*` and `kafka.ssl.*` override it.
+The settings are in the `configuration` of its specification: `headrace.config` names a file with
+Kafka's client properties. Settings `kafka.security.protocol`, `kafka.sasl.*` and `kafka.ssl.*`
+override the file.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ CONFIG = "headrace.config"
 
 
 def client_settings(configuration: Mapping[str, str]) -> SecuritySettings:
-    """Raises ValueError if the settings cannot be honoured."""
+    """Read the settings; raises ValueError if they are invalid."""
     path = configuration.get(CONFIG)
     properties = read_file(path) if path else {}
     for name in SECURITY_NAMES:

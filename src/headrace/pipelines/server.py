@@ -2,11 +2,11 @@
 
 Owns the process, its settings in `.headrace/conf` and its temporary directory.
 
-1. The server ends when this process does, however that ends; what it wrote to its temporary
-   directory is removed here, or by the next start.
-2. The catalog is Derby's, below `.headrace/`: it lasts between runs, and one process at a time may
-   have it open.
-3. It listens on the loopback alone, and answers only who knows the token.
+1. The server ends when this process ends, even if it is killed. Its temporary directory is removed
+   at the end or before the next start.
+2. The catalog is a Derby database in `.headrace/`, which remains between runs. Only one process
+   at a time can open it.
+3. The server listens only on the loopback interface, and rejects clients without the token.
 """
 
 import re
@@ -47,7 +47,7 @@ _JAVA_OPTIONS = (
     "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=800000"
 )
 _STARTED = re.compile(r"Spark Connect server started at: \S*:(\d+)")
-# What Java says between its stacks.
+# The messages of Java exceptions, without their stacks.
 _REASON = re.compile(
     r"^(?:Caused by: |Exception in thread \S+ )?[\w.$]*(?:Exception|Error): (.+)$", re.MULTILINE
 )
@@ -75,9 +75,9 @@ class ServerFailed(ProjectError):
 @dataclass(frozen=True)
 class Server:
     address: str
-    """For a session."""
+    """The address for a session."""
     mark: str | None = None
-    """In the environment of all processes that the server starts; None if it is not ours."""
+    """A value in the environment of all processes of the server; None for another server."""
     ended: Callable[[], str | None] = lambda: None
     """How a server that this process started has ended; None if it is running."""
 
@@ -146,19 +146,19 @@ def _environment(conf: Path, scratch: Path, master: str, mark: str) -> list[str]
         "SPARK_LOCAL_DIRS": str(scratch),
         MARK: mark,
     }
-    taken_away = ["-u", "SPARK_REMOTE", "-u", "PYSPARK_GATEWAY_PORT"]
-    return ["env", *taken_away, *(f"{name}={value}" for name, value in wanted.items())]
+    removed = ["-u", "SPARK_REMOTE", "-u", "PYSPARK_GATEWAY_PORT"]
+    return ["env", *removed, *(f"{name}={value}" for name, value in wanted.items())]
 
 
 def _settings(project: Project, scratch: Path, master: str, token: str) -> dict[str, str]:
     is_local, state = master.startswith("local"), project.state
-    here = {**LOCAL_SETTINGS, **socket_settings()} if is_local else {}
+    local = {**LOCAL_SETTINGS, **socket_settings()} if is_local else {}
     if project.checkpoints is None:
-        # Spark knows how to write checkpoints to other file systems.
-        here.pop(CHECKPOINT_MANAGER, None)
+        # This setting is for local files; for other file systems, Spark has a default.
+        local.pop(CHECKPOINT_MANAGER, None)
     return {
         **SETTINGS,
-        **here,
+        **local,
         **({"spark.driver.host": "127.0.0.1"} if is_local else {}),
         "spark.connect.authenticate.token": token,
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -185,7 +185,7 @@ def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def _wait(child: Child) -> int:
-    """Until it listens; the port."""
+    """Wait until the server listens; returns its port."""
     try:
         child.wait_until(lambda: _STARTED.search(_log(child)) is not None, _START_TIMEOUT_S)
     except ChildFailed as failure:
@@ -194,8 +194,8 @@ def _wait(child: Child) -> int:
                 "another process has the catalog of this pipeline open. Run again when it has ended"
             ) from failure
         reasons = _REASON.findall(_log(child))
-        said = f"Spark did not start: {reasons[-1]}" if reasons else str(failure)
-        raise ServerFailed(f"{said} ({child.output} has more)") from failure
+        message = f"Spark did not start: {reasons[-1]}" if reasons else str(failure)
+        raise ServerFailed(f"{message} ({child.output} has more)") from failure
     found = _STARTED.search(_log(child))
     assert found is not None
     return int(found[1])

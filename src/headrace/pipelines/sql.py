@@ -1,6 +1,6 @@
 """SQL files of a project: their statements, with the datasets that each defines and reads.
 
-Pure, and no parser of SQL: Spark does that. This finds a statement's lines, the name that it
+Pure. Spark parses the SQL; this module finds only the lines of a statement, the name that it
 defines, and the names after FROM and JOIN.
 """
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 _NAME = r"(`[^`]+`|[\w]+)(?:\s*\.\s*(`[^`]+`|[\w]+))*"
-# What may hold a semicolon that ends nothing: strings, quoted names and comments.
+# Strings, quoted names and comments: a semicolon in them does not end a statement.
 _OPAQUE = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL
 )
@@ -36,11 +36,11 @@ KINDS = {
 class Statement:
     start: int
     end: int
-    """Its place in the text, with what stands before it and without the semicolon."""
+    """The range of the statement in the text, with preceding comments, without the semicolon."""
     first_line: int
-    """Where Spark begins to count this statement's lines."""
+    """The line from which Spark counts the lines of this statement."""
     line: int
-    """Where its words begin."""
+    """The line of the first word of the statement."""
     kind: str | None
     """The kind of dataset that the statement defines: table, view, temporary view; None if none."""
     flow: str | None
@@ -98,13 +98,13 @@ def format_of(text: str, statement: Statement) -> str | None:
 
 
 def reads_of(query: str) -> tuple[str, ...]:
-    """Names that a query reads, with what it only calls so itself."""
+    """Names after FROM and JOIN in a query, including its own CTEs."""
     found = _READ.finditer(_OPAQUE.sub(_blank, query))
     return tuple(dict.fromkeys(plain_name(each["name"]) for each in found))
 
 
 def without(text: str, flows: set[str]) -> str:
-    """The text with statements that define these flows blanked out; lines stay where they are."""
+    """The text without the statements of these flows. Blanks replace them, so lines do not move."""
     for statement in statements(text):
         if statement.flow in flows:
             hidden = re.sub(r"[^\n]", " ", text[statement.start : statement.end])

@@ -138,7 +138,7 @@ class NoSchema(Exception):
 
 @dataclass(frozen=True)
 class Table:
-    """The definition of a table, and the schema file that it needs."""
+    """The definition of a table, and the schema files that it needs."""
 
     topic: str
     text: str
@@ -157,7 +157,7 @@ def write_starter(directory: Path, *, name: str, bootstrap: str, table: Table) -
 
 
 def table_name(topic: str) -> str:
-    """A name for Python and Spark."""
+    """A valid name in Python and Spark."""
     name = re.sub(r"\W", "_", topic).lower()
     return f"t_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
 
@@ -244,10 +244,10 @@ def _json_table(topic: str, values: Sequence[bytes], objects: Sequence[dict[str,
         notes.append(
             f"Records that are not JSON objects: {other}. They will be in _corrupt_record."
         )
-    left_out = inference.dropped(kept)
-    if left_out:
+    omitted = inference.dropped(kept)
+    if omitted:
         notes.append(
-            f"Fields omitted, because their names differ only in case: {', '.join(left_out)}"
+            f"Fields omitted, because their names differ only in case: {', '.join(omitted)}"
         )
     return Table(topic, text, notes=tuple(notes))
 

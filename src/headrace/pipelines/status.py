@@ -11,7 +11,7 @@ from headrace.pipelines.security import client_settings
 
 
 def read_status(project: Project) -> dict[str, Any]:
-    """From files alone; lags are None."""
+    """Read the state of a pipeline from files only; lags are None."""
     last_run, graph = read_json(project.last_run), _graph(project)
     checkpoints = flow_checkpoints(project.checkpoints, graph)
     ran = {each["flow"]: each for each in (last_run["flows"] if last_run else ())}
@@ -41,7 +41,7 @@ def read_status(project: Project) -> dict[str, Any]:
 def with_lags(
     project: Project, status: dict[str, Any], configuration: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The same with what the broker says; ClientError if none answers."""
+    """Add the lags of flows to a status; raises ClientError if no broker responds."""
     checkpoints = flow_checkpoints(project.checkpoints, _graph(project))
     settings = client_settings(configuration)
     found = flow_lags(configuration[BOOTSTRAP], checkpoints, settings)

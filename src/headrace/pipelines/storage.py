@@ -1,7 +1,7 @@
 """Prove that driver and executors share the directories that a pipeline writes to.
 
 An executor that writes to its own disk reports success, and Spark advances its checkpoints: the
-rows are lost and no error shows it. So executors write a probe, which the driver has to find.
+rows are lost without an error. So executors write a probe, and the driver must find its rows.
 """
 
 import uuid
@@ -24,7 +24,7 @@ _REMEDIES = (
 
 
 class NotShared(Exception):
-    """Rows that executors write would be lost; the text names the path and the remedies."""
+    """The driver does not see rows of executors; the text has the path and the next step."""
 
 
 def prove_shared(spark: Any, roots: Iterable[str], project: Path) -> None:
@@ -34,22 +34,23 @@ def prove_shared(spark: Any, roots: Iterable[str], project: Path) -> None:
     """
     name = f"{_PROBE}_{uuid.uuid5(uuid.NAMESPACE_URL, f'{gethostname()}{project}').hex}"
     for root in dict.fromkeys(roots):
-        _prove(spark, root, f"{root.rstrip('/')}/{name}")
+        _check_probe(spark, root, f"{root.rstrip('/')}/{name}")
 
 
-def _prove(spark: Any, root: str, place: str) -> None:
+def _check_probe(spark: Any, root: str, uri: str) -> None:
+    """Write rows to `uri` on executors; raises NotShared if the driver does not read all."""
     token = uuid.uuid4().hex
     try:
         rows = spark.range(_ROWS).selectExpr(f"concat('{token} ', id) AS value")
-        rows.write.mode("overwrite").text(place)
-        found = {row[0] for row in spark.read.text(place).collect()}
+        rows.write.mode("overwrite").text(uri)
+        found = {row[0] for row in spark.read.text(uri).collect()}
     except PySparkException as error:
         raise NotShared(
             f"cannot write to and read from {root} on Spark: {sentence(str(error))} {_REMEDIES}"
         ) from error
-    seen = len(found & {f"{token} {number}" for number in range(_ROWS)})
-    if seen < _ROWS:
+    found_count = len(found & {f"{token} {number}" for number in range(_ROWS)})
+    if found_count < _ROWS:
         raise NotShared(
             f"driver and executors do not share {root}: of {_ROWS} rows that executors wrote "
-            f"there, the driver finds {seen}. {_REMEDIES}"
+            f"there, the driver finds {found_count}. {_REMEDIES}"
         )

@@ -4,7 +4,7 @@ Owns the locations of tables and the listing of their files as the driver sees t
 
 1. Files in a directory that this process shares with the driver are read directly. All others are
    listed by Spark, so a table can be on any file system that Hadoop knows.
-2. A listing is the driver's: a file that only an executor can see is not part of it.
+2. A listing shows the files that the driver sees. It omits a file on the disk of an executor.
 """
 
 import json
@@ -101,7 +101,7 @@ class Tables:
         return ".".join(f"`{part}`" for part in f"{self._prefix}{name}".split("."))
 
     def database_location(self) -> str | None:
-        """Where new tables are created; None if the catalog does not report it."""
+        """The URI in which tables are created; None if the catalog does not report it."""
         with suppress(PySparkException):
             name = self._prefix.rstrip(".")
             return str(self._spark.catalog.getDatabase(name).locationUri or "") or None
@@ -166,7 +166,7 @@ class Tables:
 
     def _visible(self, location: str) -> dict[Path, str]:
         """The data files below a directory, by the path in their URI."""
-        # With a pattern Spark lists the files, and not what its own log contains.
+        # With a pattern, Spark lists the directory and does not read its log.
         paths = {local_path(uri): uri for uri in self._input_files(f"{location}/*")}
         hidden, root = ("_", "."), local_path(location)
         return {

@@ -5,12 +5,12 @@ view is a symbolic link to the newest complete one:
 
     warehouse/orders -> _versions/orders/7
 
-`_versions/orders/7.json` lists its files: a reader can find out that one was deleted.
+`_versions/orders/7.json` lists the files of the version, so a reader detects a missing one.
 
 1. The catalog's location of a view is a version, never the link: Spark deletes its contents.
-2. The link moves after the flow has completed and its files were checked. A run that is
+2. The link is changed after the flow has completed and its files were checked. A run that is
    interrupted leaves it unchanged.
-3. Versions up to the published one are complete; a later one is a leftover, and is deleted.
+3. Versions up to the published one are complete. Later ones are incomplete, and are deleted.
 """
 
 import shutil
@@ -32,7 +32,7 @@ class Versions:
         self._begun: dict[str, View] = {}
 
     def begin(self, names: Iterable[str]) -> None:
-        """Let Spark fill a new version of these views. A view that is new has none yet."""
+        """Begin a new version of these views, which Spark fills. Skips views that do not exist."""
         for name in names:
             view = self._view(name)
             if view is None or name in self._begun:
@@ -48,7 +48,7 @@ class Versions:
             if view is None:
                 continue
             if view.is_plain_directory:
-                # Its first run: Spark has created the directory.
+                # The first run of the view: Spark has created the directory.
                 self._locate(name, view.adopt())
             elif begun is not None:
                 view.publish()
@@ -67,11 +67,11 @@ class Versions:
             view.drop_unpublished()
 
     def leave(self) -> None:
-        """End without publishing. Spark might still write to a new version: the next run cleans."""
+        """End without publishing. The next run deletes versions that Spark might still fill."""
         self._begun = {}
 
     def published(self, name: str) -> Path | None:
-        """The version that readers see; None if there is none, or if Spark writes it in place."""
+        """The version that readers see; None if the view has no versions."""
         view = self._view(name)
         return None if view is None else view.published()
 
@@ -127,8 +127,8 @@ class View:
             # The process was killed in `adopt`, after the directory was renamed.
             self._point_at(self._versions / str(numbers[0]))
         published = self.published()
-        # The published version can lack its directory: do not use its number again. Nor that of an
-        # interrupted run, because its server might still write there.
+        # Never reuse a number: the published directory can be missing, and the server of an
+        # interrupted run might still write to a later version.
         last = 0 if published is None else int(published.name)
         new = self._versions / str(max([last, *self._numbers()]) + 1)
         self.drop_unpublished()

@@ -4,9 +4,9 @@ Spark starts separate Python daemons for each query: each query copies the sessi
 and Spark finds daemons by the id of the session. No later query uses them, and Spark keeps
 them until the server stops. Eight per round add up to gigabytes within minutes.
 
-1. Daemons of the pipeline's own session stay: every round uses them again, and Spark 4.3 does not
-   recover from their end.
-2. Daemons that run tasks are shared by all queries and stay.
+1. Daemons of the pipeline's own session are kept: every round uses them again, and Spark 4.3 does
+   not recover if they end.
+2. Daemons that run tasks are shared by all queries and are kept.
 """
 
 import os
@@ -29,17 +29,17 @@ _END_TIMEOUT_S = 10.0
 
 class QueryWorkers:
     def __init__(self, spark: Any, mark: str | None) -> None:
-        """`mark` is in the environment of all that the server starts; None for a foreign one."""
+        """`mark` is in the environment of all processes of the server; None for a shared server."""
         self._spark = spark
         self._mark = mark
         self._kept: set[bytes] = set()
 
     def keep(self) -> None:
-        """Learn the id of the pipeline's own session, before its first query runs."""
+        """Find the id of the pipeline's own session, before its first query runs."""
         if self._mark is None or self._kept:
             return
         with suppress(PySparkException):
-            # Options are missing. But Spark starts the worker that finds this out.
+            # This fails, because options are missing, but Spark starts a worker of the session.
             self._spark.read.format("headrace").load().schema  # noqa: B018
         self._kept = {_SHARED, *self._daemons().values()}
 

@@ -1,8 +1,8 @@
-"""Rows and files of a table, read from its directory: no Spark, no catalog.
+"""Rows and files of a table, read from its directory without Spark or a catalog.
 
-1. The files of a streaming table are those that its `_spark_metadata` lists; others are leftovers.
+1. The files of a streaming table are those that its `_spark_metadata` lists; others are ignored.
    The files of a published version of a view are those in its list, `_versions/NAME/7.json`.
-2. A count of rows is exact, from the footers of the Parquet files, or it is None.
+2. A row count is the exact sum from the Parquet footers; None if a file cannot be read.
 """
 
 import json
@@ -60,7 +60,7 @@ def record_files(version: Path) -> None:
 
 
 def data_files(directory: Path) -> Files:
-    """All files below a directory that contain rows: names with '_' or '.' first do not."""
+    """All files below a directory that contain rows. Names that begin with '_' or '.' do not."""
     return frozenset(
         path
         for path in directory.rglob("*")
@@ -101,7 +101,7 @@ def _texts(log: Path) -> dict[str, str]:
 
 
 def _newest(paths: Iterable[Path]) -> list[Path]:
-    """From the last compacted file: it repeats all entries before it."""
+    """The files from the last compacted one, which repeats all entries before it."""
     batches: dict[int, Path] = {}
     for path in paths:
         number, _, suffix = path.name.partition(".")

@@ -87,5 +87,5 @@ def test_complete_computation_sorts_leaves_as_a_change_does(
     monkeypatch.setattr(Incremental, "_evaluate", lambda *_: rows)
     view = Incremental(None, cast(Any, None), cast(Any, None), {})
     rule = Rule("orders", "orders", "silver", (), "order_id", sums)
-    change, count = view._whole(definitions(READS), rule, {"a": tmp_path / "a.parquet"})
+    change, count = view._complete(definitions(READS), rule, {"a": tmp_path / "a.parquet"})
     assert (change.key, count) == (key, 2)

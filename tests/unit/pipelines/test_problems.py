@@ -41,6 +41,19 @@ DIVISION = """\
 "__truediv__" was called from
 /projects/shop/transformations/a.py:20
 """
+NO_START = """\
+An error occurred while calling o49.collectToPython. Job aborted due to stage failure: \
+org.apache.spark.SparkException:\x20
+Error from python worker:
+  Traceback (most recent call last):
+    File "<frozen runpy>", line 189, in _run_module_as_main
+  ModuleNotFoundError: No module named 'pyspark'
+PYTHONPATH was:
+  /opt/spark/jars/spark-core_2.13-4.3.0.jar:/srv/packages
+org.apache.spark.SparkException: EOFException occurred while reading the port number from \
+pyspark.daemon's stdout.
+\tat org.apache.spark.Some.thing(Some.scala:1)
+"""
 
 
 @pytest.mark.parametrize(
@@ -53,6 +66,11 @@ DIVISION = """\
             "[`id`].",
         ),
         (DIVISION, "Division by zero. Use `try_divide`."),
+        (
+            NO_START,
+            "Spark cannot start a Python worker: ModuleNotFoundError: No module named 'pyspark'. "
+            "Correct the Python environment of the workers and run again",
+        ),
         ("Traceback (most recent call last):\nheadrace.client.errors.X: start it\n", "start it"),
         ("plain", "plain"),
     ],
