@@ -80,10 +80,10 @@ def _one(
             columns.append(batch, payload, at, end, at, chunk.offset, limit)
     else:
         plain = b"".join(memoryview(payload)[at:end] for _, payload, at, end in group)
-        place = 0
+        position = 0
         for batch, payload, at, end in group:
-            columns.append(batch, payload, at, end, place, chunk.offset, limit)
-            place += end - at
+            columns.append(batch, payload, at, end, position, chunk.offset, limit)
+            position += end - at
     yield from _rows(chunk, columns, plain, names)
 
 
@@ -134,7 +134,7 @@ def _numbers(kind: pa.DataType, data: "bytes | array[int]", count: int) -> pa.Ar
 
 
 def _rounded_up(count: int) -> int:
-    """A rounded count, so that cached arrays can be reused and cut to size."""
+    """A count rounded up to a power of two, so that cached arrays can be reused and sliced."""
     return max(1024, 1 << (count - 1).bit_length())
 
 
@@ -152,16 +152,16 @@ def _repeated(text: str, count: int) -> pa.StringArray:
 
 
 def _scattered(
-    plain: pa.Buffer, places: bytes, count: int, presence: bytes | None
+    plain: pa.Buffer, positions: bytes, count: int, presence: bytes | None
 ) -> pa.BinaryArray:
     """The values between pairs of positions in a buffer, as one array."""
     if not count:
         return pa.array([], pa.binary())
     if presence is not None and not any(presence):
         return pa.nulls(count, pa.binary())
-    # Read as one row of ends, the pairs are an array of which every other element is wanted.
+    # An array that takes all positions as offsets: every other element is a value.
     both = pa.Array.from_buffers(
-        pa.binary(), 2 * count - 1, [None, pa.py_buffer(places), plain], null_count=0
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(positions), plain], null_count=0
     )
     wanted = both.take(_even_numbers(_rounded_up(count))[:count])
     if presence is None:
@@ -186,7 +186,7 @@ def _headers(columns: Columns, plain: pa.Buffer) -> pa.ListArray:
 
 
 def _text(names: pa.BinaryArray) -> pa.StringArray:
-    """As text. Invalid UTF-8 is shown with replacement characters, as in Java."""
+    """Decode names as UTF-8, with replacement characters for invalid bytes, as Java does."""
     try:
         return pc.cast(names, pa.string())
     except pa.ArrowInvalid:

@@ -25,7 +25,7 @@ class Task(InputPartition):
 def ranges_of(partition: InputPartition | None) -> list[OffsetRange]:
     """The ranges of a task.
 
-    If there is nothing to read, Spark runs a task without: 4.1 passes None.
+    If the ranges are empty, Spark runs a task without a value; Spark 4.1 passes None.
     """
     value: list[OffsetRange] | None = getattr(partition, "value", None)
     return value or []

@@ -48,7 +48,7 @@ def connect(connection: Connection, *, patient: bool = True) -> Client:
 @contextmanager
 def borrowed(options: ReadOptions) -> Iterator[tuple[Client, Consumer]]:
     """Borrow a client and a consumer: idle ones with the same options, otherwise new ones."""
-    # A forked child must not share its parent's sockets.
+    # The key contains the process id, because a forked child must not use its parent's sockets.
     key = (os.getpid(), options.connection, options.consumer)
     kept = _idle.get(key)
     if kept:

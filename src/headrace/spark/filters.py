@@ -95,8 +95,9 @@ class Narrowing:
             self.partition_to = min(self.partition_to, high)
         return True
 
-    def wants(self, place: TopicPartition) -> bool:
-        topic, partition = place
+    def wants(self, topic_partition: TopicPartition) -> bool:
+        """Whether records of this partition can match."""
+        topic, partition = topic_partition
         return (
             (self.topics is None or topic in self.topics)
             and (self.partitions is None or partition in self.partitions)

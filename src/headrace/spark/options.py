@@ -60,7 +60,7 @@ READING: dict[str, tuple[str, ...]] = {
 """Options of reading, and whether each applies to batches, streams or both."""
 WRITING = ("topic", "delivery")
 _OF_SPARK = {"checkpointlocation", "queryname"}
-"""Options that Spark itself uses, and also passes to a sink."""
+"""Options of Spark itself, which it also passes to sources and sinks."""
 
 Setting = tuple[str, Callable[[str, str], Any]]
 
@@ -225,7 +225,7 @@ class _Given:
                 raise OptionError(_unknown(self._spelled[name], use == "write", self._known(known)))
 
     def _known(self, names: set[str]) -> list[str]:
-        """As docs/SPARK.md spells them."""
+        """The names of options in the spelling of docs/SPARK.md."""
         return [self._names.get(name, name) for name in names - _OF_SPARK]
 
 
@@ -263,7 +263,7 @@ def _security(path: str | None, given: dict[str, str]) -> tuple[tuple[str, str],
         properties.update(given)
         security_settings(properties)
     except InvalidProperties as error:
-        raise OptionError(f"the security options of kafka.* are not valid: {error}") from None
+        raise OptionError(f"invalid security options of kafka.*: {error}") from None
     return tuple(properties.items())
 
 
@@ -287,9 +287,9 @@ def read_options(options: Mapping[str, str], use: Use | None) -> ReadOptions:
     if use == "batch":
         _check_batch_bounds(starting, ending)
     consumer = given.properties(CONSUMER_PROPERTIES)[0]
-    smallest = given.parsed("minOffsetsPerTrigger", _positive)
-    largest = given.parsed("maxOffsetsPerTrigger", _positive)
-    if smallest is not None and largest is not None and smallest > largest:
+    offsets_min = given.parsed("minOffsetsPerTrigger", _positive)
+    offsets_max = given.parsed("maxOffsetsPerTrigger", _positive)
+    if offsets_min is not None and offsets_max is not None and offsets_min > offsets_max:
         raise OptionError("option 'minOffsetsPerTrigger' is larger than 'maxOffsetsPerTrigger'")
     unmatched = given.parsed(
         "startingOffsetsByTimestampStrategy",
@@ -308,8 +308,8 @@ def read_options(options: Mapping[str, str], use: Use | None) -> ReadOptions:
         fail_on_data_loss=given.parsed("failOnDataLoss", read.yes_or_no, True),
         min_partitions=given.parsed("minPartitions", _positive, 0),
         max_records_per_partition=given.parsed("maxRecordsPerPartition", _positive),
-        max_offsets_per_trigger=largest,
-        min_offsets_per_trigger=smallest,
+        max_offsets_per_trigger=offsets_max,
+        min_offsets_per_trigger=offsets_min,
         max_trigger_delay_ms=given.parsed(
             "maxTriggerDelay", read.duration_ms, _MAX_TRIGGER_DELAY_MS
         ),

@@ -29,8 +29,8 @@ from headrace.env.extras import install_command
 
 DIRECTORY = "environment"
 PYTHON = "headrace-python"
-# Spark starts Python in the executor's directory, or in one below it that a session of Spark
-# Connect has: no relative path is right in both.
+# Spark starts Python in the executor's directory or, for a session of Spark Connect, in a directory
+# below it. A single relative path would be wrong in one of them.
 _PATH = f"./{DIRECTORY}/bin:../{DIRECTORY}/bin"
 _PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The packages that the data source and Spark's Python workers import.
@@ -87,7 +87,7 @@ class Packed:
 
     @property
     def requirement(self) -> str:
-        """What a worker must have to run the archive."""
+        """The system that a worker needs to run the archive."""
         libc, version = platform.libc_ver()
         library = f", {libc} {version} or newer" if libc else ""
         return f"{platform.system()} on {platform.machine()}{library}"
@@ -137,7 +137,7 @@ def pack_if_changed(output: Path) -> bool:
 
 
 def _content() -> str:
-    """Differs if a new archive would differ."""
+    """A text that changes if the content of a new archive would change."""
     root = Path(headrace.__file__).parent
     files = [path for path in root.rglob("*") if path.suffix in (".py", ".so")]
     own = [f"{path.relative_to(root)} {path.stat().st_mtime_ns}" for path in sorted(files)]
@@ -219,7 +219,7 @@ def _is_needed(file: PurePath) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy with the time of change, by which Python recognizes compiled modules."""
+    """Copy a file with its modification time, by which Python validates compiled modules."""
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target)
@@ -323,7 +323,7 @@ def _check_start(archive: Path, scratch: Path) -> None:
     copy = scratch / "copy"
     for name in ("copy", "home", "spark"):
         (scratch / name).mkdir()
-    # Spark's own method.
+    # Spark unpacks archives with the same command.
     subprocess.run(["tar", "-xzf", archive, "-C", copy], check=True, capture_output=True)
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
@@ -345,10 +345,11 @@ def _check_start(archive: Path, scratch: Path) -> None:
 
 
 def _is_of_this_machine(path: Path) -> bool:
-    places = {sys.prefix, sysconfig.get_path("stdlib"), str(Path(headrace.__file__).parent)}
+    """Whether a file belongs to the Python or the packages of this machine."""
+    directories = {sys.prefix, sysconfig.get_path("stdlib"), str(Path(headrace.__file__).parent)}
     if sys.base_prefix != "/usr":
-        places.add(sys.base_prefix)
-    return any(path.is_relative_to(place) for place in places - {"/usr"})
+        directories.add(sys.base_prefix)
+    return any(path.is_relative_to(each) for each in directories - {"/usr"})
 
 
 def _start(environment: Path, settings: dict[str, str], *arguments: str) -> str:

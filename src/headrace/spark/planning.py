@@ -4,8 +4,8 @@ Owns the driver's client, and sends the requests of planning. It reads no record
 
 1. The client retries after a temporary error, such as a missing leader, and the complete request is
    repeated before records are considered lost.
-2. The end offset of a new leader can be below a position that was already read, for a short time:
-   such ends are requested again, and never returned.
+2. For a short time, the end offset of a new leader can be below a position that was already read.
+   Such end offsets are requested again, and never returned.
 3. For a short time, a broker can respond with the id of a topic that was deleted: ids are requested
    again before a topic is reported as another one.
 """
@@ -48,7 +48,7 @@ class Planner:
         self._topic_ids: dict[str, str] = {}
         self._read_s = -_METADATA_AGE_S
         self._shorter: set[TopicPartition] = set()
-        """Partitions that still end before the known position after the wait."""
+        """Partitions whose end offset was still below the known position after the wait."""
         self._reported: set[str] = set()
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Planner:
         return self._listed(partitions, "latest")
 
     def at_time(self, times_ms: Positions) -> dict[TopicPartition, int]:
-        """For each partition, the first offset at or after the given time; -1 if there is none."""
+        """The first offset of each partition at or after a time; -1 without such a record."""
         if not times_ms:
             return {}
         at: dict[TopicPartition, Start] = {
@@ -169,9 +169,9 @@ class Planner:
         return self._list(at)
 
     def _listed(
-        self, partitions: Iterable[TopicPartition], where: Start
+        self, partitions: Iterable[TopicPartition], start: Start
     ) -> dict[TopicPartition, int]:
-        at = dict.fromkeys(partitions, where)
+        at = dict.fromkeys(partitions, start)
         return self._list(at) if at else {}
 
     def _list(self, at: dict[TopicPartition, Start]) -> dict[TopicPartition, int]:
@@ -191,8 +191,8 @@ class Planner:
             if time.monotonic() >= deadline and behind - self._shorter:
                 self.report_loss(
                     f"the log of {named(behind)} ends before offsets that were already read: "
-                    "records "
-                    "were lost, or the topic was recreated (then start with a new checkpoint)"
+                    "records were lost, or the topic was recreated (then start with a new "
+                    "checkpoint)"
                 )
                 self._shorter |= behind
             if behind <= self._shorter:
@@ -210,11 +210,11 @@ class Planner:
             # A topic was deleted since its partitions were read.
             return self.latest(self.partitions(refresh=True))
 
-    def report_loss(self, what: str) -> None:
-        """Fail, or report it once and continue, depending on failOnDataLoss."""
-        if what not in self._reported:
-            report_loss(what, fail=self.options.fail_on_data_loss)
-            self._reported.add(what)
+    def report_loss(self, loss: str) -> None:
+        """Raise DataLoss or, if failOnDataLoss is false, print each loss once and continue."""
+        if loss not in self._reported:
+            report_loss(loss, fail=self.options.fail_on_data_loss)
+            self._reported.add(loss)
 
     # Bounds.
 
@@ -273,10 +273,11 @@ def plan_ranges(planner: Planner) -> list[OffsetRange]:
     return [OffsetRange(partition, starts[partition], ends[partition]) for partition in partitions]
 
 
-def report_loss(what: str, *, fail: bool) -> None:
+def report_loss(loss: str, *, fail: bool) -> None:
+    """Raise DataLoss, or print the loss of records and continue."""
     if fail:
         raise DataLoss(
-            f"{what}. To continue without these records, set the option 'failOnDataLoss' to false."
+            f"{loss}. To continue without these records, set the option 'failOnDataLoss' to false."
         )
     consequence = "continuing, because 'failOnDataLoss' is false"
-    print(f"headrace: {what}; {consequence}", file=sys.stderr, flush=True)
+    print(f"headrace: {loss}; {consequence}", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 No other module imports them, so a new version of PySpark is checked in one place:
 tests/unit/spark/test_pyspark_api.py compares this list with the installed version.
 
-1. A name that the installed version lacks is a stand-in, so that modules load on every version.
+1. Names that the installed version lacks have substitutes, so that modules load on every version.
 2. Modules for pipelines are imported at first use: executors do not need them.
 """
 
@@ -96,7 +96,7 @@ MODULES = {
 
 
 class _NoAutoCdcFlow:
-    """Stands in before AUTO_CDC_SINCE: no flow is an instance of it."""
+    """The substitute before AUTO_CDC_SINCE: no flow is an instance of it."""
 
 
 def __getattr__(name: str) -> Any:
@@ -108,7 +108,7 @@ def __getattr__(name: str) -> Any:
 
 
 def drop_dataflow_graph(spark: Any, graph_id: str) -> None:
-    """Make a Spark Connect server forget a pipeline."""
+    """Remove a pipeline from a Spark Connect server."""
     import pyspark.sql.connect.proto as proto
 
     command = proto.Command()
@@ -117,7 +117,7 @@ def drop_dataflow_graph(spark: Any, graph_id: str) -> None:
 
 
 POLLING = "spark.sql.pipelines.execution.streamstate.pollingInterval"
-"""The time between two checks whether a flow has ended, in seconds."""
+"""Spark's setting for the seconds between two checks whether a flow has ended."""
 _POLLING_MS = 96
 _POLLING_VERSIONS = ("4.3.0",)
 
@@ -127,8 +127,8 @@ def poll_flows_often(spark: Any) -> None:
 
     Spark sleeps at least one second per level of the graph, and the setting accepts only full
     seconds. Spark multiplies it by 1,000 and does not check for an overflow of 64 bits. So a large
-    number results in a short sleep. A version that checks it would fail, so this changes nothing on
-    versions whose code was not read.
+    number results in a short sleep. A version with such a check would fail, so this sets the
+    interval only on versions whose code was read.
     """
     if pyspark.__version__ in _POLLING_VERSIONS:
         spark.conf.set(POLLING, str(polling_interval(_POLLING_MS)))
@@ -147,7 +147,7 @@ def limit_retries(spark: Any, count: int) -> None:
 
 
 def end_session(address: str, session_id: str) -> None:
-    """End a session on a Spark Connect server, with all that it runs. It may have ended."""
+    """End a session on a Spark Connect server, and its queries, unless it has already ended."""
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.client import SparkConnectClient
 

@@ -3,7 +3,7 @@
 Pure. A task costs tens of milliseconds in any case, so a few records of many partitions are one
 task. Options limit the size of a task.
 
-1. Every offset of the ranges is in exactly one task, and a partition's are in order within one.
+1. Every offset is in exactly one task. Within a task, the offsets of a partition are in order.
 2. Without `minPartitions` and `maxRecordsPerPartition` a partition is in one task only.
 """
 
@@ -18,7 +18,7 @@ OFFSETS_WORTH_A_TASK = 5_000
 def plan_tasks(
     ranges: Sequence[OffsetRange], min_partitions: int, max_records: int | None
 ) -> list[list[OffsetRange]]:
-    """The ranges of each task; none for ranges that are all empty."""
+    """The ranges of each task; no task if all ranges are empty."""
     wanted = [one for one in ranges if one.size > 0]
     if max_records is not None:
         wanted = [part for one in wanted for part in _split(one, -(-one.size // max_records))]

@@ -80,18 +80,18 @@ class _Reading:
 
     def _assign(self) -> None:
         """Read the remaining ranges from the present positions."""
-        self._consumer.assign({place: self._starts[place] for place in self.ends}, self.ends)
+        self._consumer.assign({each: self._starts[each] for each in self.ends}, self.ends)
         self._data_s = time.monotonic()
 
     def _check_deleted(self) -> None:
-        """A topic was deleted before it could be read."""
-        found = self._client.refresh_topics([place.topic for place in self.ends])
-        for place in list(self.ends):
-            topic = found.get(place.topic)
-            if topic is None or place.partition >= len(topic.partitions):
-                what = f"{place} no longer exists"
-                report_loss(what, fail=self._options.fail_on_data_loss)
-                self.done(place)
+        """Report and skip partitions that were deleted before they were read."""
+        found = self._client.refresh_topics([each.topic for each in self.ends])
+        for partition in list(self.ends):
+            topic = found.get(partition.topic)
+            if topic is None or partition.partition >= len(topic.partitions):
+                loss = f"{partition} no longer exists"
+                report_loss(loss, fail=self._options.fail_on_data_loss)
+                self.done(partition)
         self._assign()
 
     def done(self, partition: TopicPartition) -> None:
@@ -102,7 +102,7 @@ class _Reading:
         waited_ms = (time.monotonic() - self._data_s) * 1000
         left_ms = self._options.poll_timeout_ms - waited_ms
         if left_ms <= 0:
-            self._silence()
+            self._no_data()
             return None
         try:
             chunk = self._consumer.poll_chunk(min(left_ms, _SLICE_MS))
@@ -120,20 +120,20 @@ class _Reading:
         return chunk
 
     def _out_of_range(self, partition: TopicPartition) -> None:
-        """Records were deleted before they could be read, or the log is shorter than it was."""
+        """Skip records that were deleted before they were read, or are beyond the log's end."""
         start, end = self._starts[partition], self.ends[partition]
         earliest = self._client.list_offsets({partition: "earliest"})[partition].offset
         latest = self._client.list_offsets({partition: "latest"})[partition].offset
         if start > latest:
-            what = f"cannot read offsets {start} to {end} of {partition}: its log ends at {latest}"
-            report_loss(what, fail=self._options.fail_on_data_loss)
+            loss = f"cannot read offsets {start} to {end} of {partition}: its log ends at {latest}"
+            report_loss(loss, fail=self._options.fail_on_data_loss)
             resume = end
         else:
-            what = (
+            loss = (
                 f"cannot read offsets {start} to {end} of {partition}: its log starts at {earliest}"
             )
             if earliest > start:
-                report_loss(what, fail=self._options.fail_on_data_loss)
+                report_loss(loss, fail=self._options.fail_on_data_loss)
             resume = max(earliest, start)
         if resume >= end:
             self.done(partition)
@@ -141,20 +141,20 @@ class _Reading:
             self._starts[partition] = resume
         self._assign()
 
-    def _silence(self) -> None:
-        """No data arrived for a long time. The log has become shorter, or no broker responds."""
+    def _no_data(self) -> None:
+        """Find out why no data arrived: a log has become shorter, or brokers do not respond."""
         latest = self._client.list_offsets(dict.fromkeys(self.ends, "latest"))
-        short = [place for place, end in self.ends.items() if latest[place].offset < end]
+        short = [each for each, end in self.ends.items() if latest[each].offset < end]
         if not short:
             raise TimedOut(
                 f"no data from {', '.join(map(str, self.ends))} within "
                 f"{self._options.poll_timeout_ms} ms (option 'kafkaConsumer.pollTimeoutMs')"
             )
-        for place in short:
-            what = (
-                f"cannot read {place} up to offset {self.ends[place]}: its log ends at "
-                f"{latest[place].offset}"
+        for partition in short:
+            loss = (
+                f"cannot read {partition} up to offset {self.ends[partition]}: its log ends at "
+                f"{latest[partition].offset}"
             )
-            report_loss(what, fail=self._options.fail_on_data_loss)
-            self.done(place)
+            report_loss(loss, fail=self._options.fail_on_data_loss)
+            self.done(partition)
         self._data_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Starts a Spark session with good settings on the available Java, and cleans up after it.
+"""Starts a Spark session on the available Java, with settings for this machine, and cleans up.
 
 1. Settings of the caller override the settings here.
 2. When the interpreter ends, also by Ctrl-C, the session, Spark's Java process and the Python
@@ -39,8 +39,8 @@ for argument in "$@"; do
 done
 exec '{java}' "$@"
 """
-# Spark puts its zip of PySpark before the package, and Python compiles modules of a zip again in
-# each process. This takes a second per process that Spark starts for a source.
+# Spark puts a zip of PySpark before the installed package. Each Python process compiles the modules
+# of a zip again, which takes a second per process. So this script removes the zip from PYTHONPATH.
 _PYTHON_SHIM = """#!/bin/sh
 set -f
 IFS=:
@@ -57,15 +57,15 @@ exec '{python}' "$@"
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 SETTINGS: dict[str, str] = {
-    # Else PySpark refuses readers with the option pushFilters.
+    # Otherwise PySpark rejects readers with the option pushFilters.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
 LOCAL_SETTINGS: dict[str, str] = {
-    # Checkpoints on a local disk take a tenth of the time, and a micro-batch half of it.
+    # With these classes, checkpoints on a local disk take a tenth of the time, a micro-batch half.
     CHECKPOINT_MANAGER: f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Two hundred tasks for each shuffle are for clusters.
+    # Spark's default of 200 tasks per shuffle is for clusters.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 # The path of a Unix socket has at most 107 bytes, and Spark's names for them have 42.
@@ -128,7 +128,7 @@ def session(
     try:
         return builder.getOrCreate()
     finally:
-        # It is for processes of Spark, not for those of the program.
+        # Only processes of Spark may have the mark, not those of the calling program.
         del os.environ[MARK]
 
 
@@ -170,7 +170,7 @@ def socket_settings() -> dict[str, str]:
 
 
 def java_home() -> str:
-    """A JAVA_HOME with which Spark starts. It can be a temporary directory of this process."""
+    """A JAVA_HOME for Spark. It can be a temporary directory of this process."""
     java = find_java("Spark", extra="spark")
     modules = java_modules(java)
     if not modules or _VECTOR in modules:
@@ -191,10 +191,10 @@ def worker_python() -> str:
     return str(shim) if os.access(shim, os.X_OK) else sys.executable
 
 
-def _write_script(place: Path, text: str) -> None:
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(text)
-    place.chmod(0o755)
+def _write_script(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def _temporary_directory(prefix: str) -> str:
@@ -215,7 +215,7 @@ def _end() -> None:
         return
     gateway.shutdown()
     if process.stdin is not None:
-        # For this it waits.
+        # Spark's Java process exits when its standard input is closed.
         process.stdin.close()
     try:
         process.wait(_STOP_TIMEOUT_S)
@@ -228,7 +228,7 @@ def _end() -> None:
 
 
 def wait_for_workers(mark: str) -> None:
-    """Workers end with Java. Kill those that do not, because they had only started."""
+    """Wait until the workers have ended after Java. Kill workers that were only starting."""
     deadline = time.monotonic() + _WORKERS_TIMEOUT_S
     while workers := marked_processes(mark):
         for pid in workers if time.monotonic() >= deadline else ():
@@ -241,8 +241,8 @@ def marked_processes(mark: str) -> list[int]:
     """Processes that Spark's Java process has started, directly or not."""
     wanted = f"{MARK}={mark}".encode()
     found = []
-    for place in Path("/proc").glob("[0-9]*"):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if wanted in (place / "environ").read_bytes().split(b"\0"):
-                found.append(int(place.name))
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
     return found

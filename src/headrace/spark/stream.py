@@ -1,8 +1,8 @@
 """Streaming reads: limits, micro-batches and offsets of a stream.
 
-The reader is on the driver until the query ends; copies of it read on the executors.
+The reader plans on the driver until the query ends. Executors read with copies of it.
 
-1. A stream never goes back: a planned end is never before its start.
+1. The planned end of a micro-batch is never before its start.
 2. The offsets of finished micro-batches are committed to the stream's group, to show its progress.
    These offsets are never read: a stream resumes from Spark's checkpoint.
 3. A topic that was deleted and created again is data loss: its offsets mean other records.
@@ -78,12 +78,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["options"])  # type: ignore[misc]
 
-    # Where to begin.
+    # The initial offset.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         planner, options = self._planner, self.options
-        places = planner.require_topics()
-        starts = planner.resolve(options.starting, places)
+        partitions = planner.require_topics()
+        starts = planner.resolve(options.starting, partitions)
         if options.starting.kind == "offsets":
             self._check_given(starts)
         self._planned = stream_offset(starts, self._group_of({}), planner.topic_ids(starts))
@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wrong:
             self._planner.report_loss(f"'startingOffsets' of {named(wrong)} are outside of the log")
 
-    # How far to go.
+    # The end of the next micro-batch.
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         # Spark accepts one limit only. The limit that it passes back shows whether these limits
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             start = self._planned
         else:
-            # A start that Spark passes is always finished.
+            # Spark passes a start only after the micro-batches before it have finished.
             self._commit_progress(start)
         begin = stream_positions(start)
         known = stream_topic_ids(start)
@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._target = self._planner.ends(begin)
         else:
             ends = target
-        ends = self._with_absent(begin, ends)
+        ends = self._with_deleted(begin, ends)
         self._latest = ends
         group = self._group_of(start)
         # A deleted topic keeps its id.
@@ -137,26 +137,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if limit is None or isinstance(limit, ReadAllAvailable):
             return stream_offset(ends, group, topic_ids)
         begin |= self._planner.earliest(at for at in ends if at not in begin)
-        if self._is_too_little(sum(ends[at] - begin[at] for at in ends)):
+        if self._is_too_small(sum(ends[at] - begin[at] for at in ends)):
             return start
         largest = self.options.max_offsets_per_trigger
         if largest is not None:
             ends = limit_positions(begin, ends, largest)
         return stream_offset(ends, group, topic_ids)
 
-    def _with_absent(self, begin: Positions, ends: Positions) -> dict[TopicPartition, int]:
+    def _with_deleted(self, begin: Positions, ends: Positions) -> dict[TopicPartition, int]:
         """The end offsets. A deleted partition keeps its last known offset."""
-        gone = [at for at in begin if at not in ends]
-        if gone and self._target is None:
+        deleted = [at for at in begin if at not in ends]
+        if deleted and self._target is None:
             self._planner.partitions(refresh=True)
             ends = self._planner.ends(begin)
-            gone = [at for at in begin if at not in ends]
-        if gone:
-            self._planner.report_loss(f"{named(gone)} no longer exists")
-        return {**{at: begin[at] for at in gone}, **ends}
+            deleted = [at for at in begin if at not in ends]
+        if deleted:
+            self._planner.report_loss(f"{named(deleted)} no longer exists")
+        return {**{at: begin[at] for at in deleted}, **ends}
 
-    def _is_too_little(self, size: int) -> bool:
-        """Whether to wait for more records; never in a run with an end."""
+    def _is_too_small(self, size: int) -> bool:
+        """Whether to wait for more records; never with Trigger.AvailableNow."""
         smallest = self.options.min_offsets_per_trigger
         if smallest is None or self._target is not None:
             return False
@@ -171,12 +171,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None if self._latest is None else stream_offset(self._latest, None)
 
-    # What a micro-batch holds.
+    # The tasks of a micro-batch.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, ends = stream_positions(start), stream_positions(end)
-        # Before 4.2, `latestOffset` does not get the start. Offsets of a repeated micro-batch were
-        # planned by an earlier run.
+        # Check the topics here also: before 4.2, `latestOffset` does not get the start, and the
+        # offsets of a repeated micro-batch were planned by an earlier run.
         for offset in (start, end):
             self._planner.check_topics(stream_topic_ids(offset))
         self._group_of(end)
@@ -202,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return read_ranges(self.options, ranges_of(partition))
 
-    # What is finished.
+    # Finished micro-batches.
 
     def commit(self, end: dict[str, Any]) -> None:
         self._commit_progress(end)
@@ -226,23 +226,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit_progress(self, offset: Mapping[str, Any]) -> None:
         group = self.options.group_id or self._group_of(offset)
         positions = stream_positions(offset)
-        news = {
-            at: at_offset for at, at_offset in positions.items() if self._is_news(at, at_offset)
+        changed = {
+            partition: position
+            for partition, position in positions.items()
+            if self._committed.get(partition) != position
         }
-        if not news or group is None:
+        if not changed or group is None:
             return
         try:
-            offsets = {at: GroupOffset(at_offset) for at, at_offset in news.items()}
+            offsets = {partition: GroupOffset(position) for partition, position in changed.items()}
             self._planner.client.commit_group_offsets(group, offsets)
         except ClientError as error:
             # The stream uses its checkpoint, so its result is not affected.
             if not self._commit_failed:
-                told = f"headrace: progress of group {group!r} was not committed: {error}"
-                print(told, file=sys.stderr, flush=True)
+                message = f"headrace: progress of group {group!r} was not committed: {error}"
+                print(message, file=sys.stderr, flush=True)
             self._commit_failed = True
             return
         self._commit_failed = False
-        self._committed |= news
-
-    def _is_news(self, partition: TopicPartition, offset: int) -> bool:
-        return self._committed.get(partition) != offset
+        self._committed |= changed

@@ -1,10 +1,10 @@
 """Values that planning and reading share: offset ranges, and offsets of streams.
 
 Pure. A stream's offset is JSON in Spark's checkpoint, in the connector's format, {"topic": {"0":
-23}}. It also contains the group that shows the progress, and the ids of the topics: offsets of a
-topic that was deleted mean nothing in a later topic of the same name.
+23}}. It also contains the group that shows the progress, and the ids of the topics. The ids
+distinguish a topic from a deleted one of the same name, to which other offsets apply.
 
-1. Equal positions have equal texts: Spark compares texts to see whether there is anything new.
+1. Equal positions have equal texts, because Spark compares texts to detect new records.
 2. The keys of the group and of the ids contain a colon, so they cannot be topic names.
 """
 
@@ -69,7 +69,7 @@ def stream_topic_ids(offset: Mapping[str, Any]) -> dict[str, str]:
 
 
 def named(partitions: Iterable[TopicPartition]) -> str:
-    """A few of the partitions, for a message."""
+    """The names of at most five partitions, and the number of the others, for a message."""
     names = [str(partition) for partition in sorted(partitions)]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more

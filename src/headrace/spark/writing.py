@@ -85,7 +85,7 @@ def _wrong_type(name: str, wanted: str, kind: DataType) -> OptionError:
 
 
 class _Sink:
-    """The common part of batch and stream writers."""
+    """The shared base of batch and stream writers."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -101,7 +101,7 @@ class _Sink:
                     rows += batch.num_rows
                 task.finish()
         except ClientError as error:
-            raise _explained(error) from error
+            raise _with_advice(error) from error
         finally:
             client.close()
         return Written(rows)
@@ -119,8 +119,8 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         """Does nothing: records that were written remain (at least once)."""
 
 
-def _explained(error: ClientError) -> ClientError:
-    """The error, with the column or option to change."""
+def _with_advice(error: ClientError) -> ClientError:
+    """An error with the column, option or topic setting to change."""
     if isinstance(error, RecordTooLarge):
         advice = "write less in the column 'value', or raise the topic's max.message.bytes"
     elif isinstance(error, UnknownTopic):
