@@ -3,7 +3,7 @@
 - Each entity has its own result. An entity that occurs twice is rejected and not changed.
 - In the response, the client id of an entity precedes its user, as in Kafka.
 - Limits are per broker. All brokers apply a change immediately.
-- Besides Kafka's kinds of limits: producer_record_rate and consumer_record_rate, in records per
+- Adds two kinds of limits to Kafka's: producer_record_rate and consumer_record_rate, in records per
   second.
 - Any broker accepts the request and forwards it to the controller.
 - Requires: AlterConfigs on the cluster.
@@ -88,7 +88,7 @@ def _limits(entity: Entity, ops: list[Message]) -> dict[str, float]:
 
 
 def _names(entry: Message) -> _Names:
-    """The types and names of an entity, sorted, so that two of the same entity are equal.
+    """The types and names of an entity, sorted, so that equal entities compare equal.
 
     As in Kafka, the last name of a type applies.
     """

@@ -1,7 +1,8 @@
 """AlterPartitionReassignments, versions 0 and 1: start or cancel reassignments of partitions.
 
 - Responds when the reassignments have started. ListPartitionReassignments shows their progress.
-- Each partition has its own result. A partition that occurs twice rejects the complete request.
+- Each partition has its own result. If a partition occurs twice, the
+  complete request is rejected.
 - Any broker accepts the request and forwards it to the controller.
 - Requires: Alter on the cluster.
 - Versions: 0 and 1. Since 1, a request can forbid a change of the replication factor.
@@ -54,8 +55,8 @@ def _entries(
     for topic in request["topics"]:
         entries = []
         for part in topic["partitions"]:
-            where = TopicPartition(topic["name"], part["partition_index"])
-            error = outcomes.get(where, otherwise)
+            partition = TopicPartition(topic["name"], part["partition_index"])
+            error = outcomes.get(partition, otherwise)
             entry: Message = {"partition_index": part["partition_index"], "error_message": None}
             entries.append(entry if error is None else {**entry, **failure(error)})
         topics.append({"name": topic["name"], "partitions": entries})

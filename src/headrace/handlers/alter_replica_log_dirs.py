@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs, versions 1 and 2: move a replica to another directory.
 
-- Succeeds if the directory is the one of this broker and has the replica: nothing moves.
+- Succeeds, and moves nothing, if the replica is already in that directory of this broker.
 - Otherwise returns LOG_DIR_NOT_FOUND or REPLICA_NOT_AVAILABLE.
 - Requires: Alter on the cluster.
 - Versions: 1 and 2.

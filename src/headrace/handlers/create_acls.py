@@ -1,8 +1,8 @@
 """CreateAcls, versions 1 to 3: add ACLs.
 
-- Each ACL has its own result. One that already exists succeeds.
+- Each ACL has its own result. An ACL that already exists succeeds.
 - Rejects hosts that are not `*`, an IP address or a CIDR range, and operations that the resource
-  type does not have (INVALID_REQUEST). Kafka stores both.
+  type does not have (INVALID_REQUEST). Kafka stores such ACLs.
 - Responds when this broker applies the new ACLs. Other brokers apply them within a second.
 - Any broker accepts the request and forwards it to the controller.
 - Without an authorizer, returns SECURITY_DISABLED.

@@ -3,7 +3,8 @@
 - Each topic has its own result. A topic that occurs twice is rejected and not changed.
 - Responds when the controller's broker has opened its logs of the new partitions.
 - Any broker accepts the request and forwards it to the controller.
-- Beyond controller_mutation_rate, rejects topics since version 3, and delays clients before it.
+- If a client exceeds controller_mutation_rate, its topics are rejected since version 3. In older
+  versions, the client is delayed.
 - Requires: Alter on the topic.
 - Versions: 0 to 3.
 """

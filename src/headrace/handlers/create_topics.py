@@ -4,7 +4,8 @@
 - -1 partitions or replicas mean the broker's default, in every version.
 - Any broker accepts the request and forwards it to the controller, which decides.
 - Brokers can create internal topics on the inter-broker listener.
-- Beyond controller_mutation_rate, rejects topics since version 6, and delays clients before it.
+- If a client exceeds controller_mutation_rate, its topics are rejected since version 6. In older
+  versions, the client is delayed.
 - Requires: Create on the cluster or the topic; for settings in the response, DescribeConfigs on the
   topic.
 - Versions: 2 to 7. Since 5, the response contains the settings of the topic, since 7 its id.
@@ -39,8 +40,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
             if topic["name"] in twice:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains this topic twice.")
             with counted(broker, context, _partitions(broker, topic)):
-                made = await _create(broker, context, deadline, topic, request["validate_only"])
-            return _created(broker, context, made, request["validate_only"])
+                created = await _create(broker, context, deadline, topic, request["validate_only"])
+            return _created(broker, context, created, request["validate_only"])
         except ApiError as error:
             return _failed(topic["name"], error)
 
@@ -62,12 +63,12 @@ async def _create(
 ) -> TopicState:
     check_topic_name(topic["name"])
     if topic["name"] in broker.image.topics:
-        # Before the settings, because clients ignore only this error for topics that exist.
+        # Checked before the settings: clients ignore only this error if a topic exists.
         raise already_exists(topic["name"])
     check_values(topic["configs"])
     configs = collect((each["name"], each["value"]) for each in topic["configs"])
     check_topic_config(broker.config, configs)
-    made = await deadline.wait_for(
+    created = await deadline.wait_for(
         broker.controller.create_topic(
             topic["name"],
             partitions=topic["num_partitions"],
@@ -79,7 +80,7 @@ async def _create(
         )
     )
     await deadline.wait_for(broker.opened(topic["name"]))
-    return made
+    return created
 
 
 def _partitions(broker: BrokerContext, topic: Message) -> int:
@@ -89,7 +90,7 @@ def _partitions(broker: BrokerContext, topic: Message) -> int:
 
 
 def _assignment(topic: Message) -> dict[int, list[int]] | None:
-    """The replicas of each partition, or None if the broker is to choose."""
+    """The replicas of each partition; None: the controller chooses them."""
     given = topic["assignments"]
     if not given:
         return None

@@ -1,7 +1,7 @@
 """DeleteAcls, versions 1 to 3: delete ACLs that match filters.
 
 - Each filter has its own result, with the deleted ACLs. At most 10,000 are deleted by one request.
-- Responds when this broker no longer applies the deleted ACLs. Other brokers follow within a
+- Responds when this broker no longer applies the deleted ACLs. Other brokers stop within a
   second. Fetch requests that wait are checked again before their response.
 - Any broker accepts the request and forwards it to the controller.
 - Without an authorizer, returns SECURITY_DISABLED.

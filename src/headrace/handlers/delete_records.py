@@ -1,6 +1,6 @@
 """DeleteRecords, versions 0 to 2: raise the log start offset of partitions.
 
-- Offset -1 stands for the high watermark. A higher offset gets OFFSET_OUT_OF_RANGE.
+- Offset -1 means the high watermark. A higher offset gets OFFSET_OUT_OF_RANGE.
 - Responds when the log of every replica in the ISR or on a live broker durably starts at the offset
   or later. After timeout_ms the response is REQUEST_TIMED_OUT; the deletion continues.
 - Requires `delete` in cleanup.policy (POLICY_VIOLATION). Rejects internal topics (INVALID_TOPIC).
@@ -97,11 +97,11 @@ def _start(
 async def _wait(broker: BrokerContext, deletion: Deletion, deadline: Deadline) -> int:
     """Wait for the replicas on live brokers; returns their lowest log start offset."""
     partition, start_offset = deletion
-    moved = asyncio.Event()
-    partition.listeners.add_start_listener(moved.set)
+    start_raised = asyncio.Event()
+    partition.listeners.add_start_listener(start_raised.set)
     try:
         while True:
-            moved.clear()
+            start_raised.clear()
             if leader_partition(broker, partition.topic, int(partition.index)) is not partition:
                 # The topic was deleted and created again.
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -113,9 +113,9 @@ async def _wait(broker: BrokerContext, deletion: Deletion, deadline: Deadline) -
             left_s = deadline.left_s()
             if left_s == 0:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
-            await _wait_at_most(moved, min(left_s, _CHECK_SECONDS))
+            await _wait_at_most(start_raised, min(left_s, _CHECK_SECONDS))
     finally:
-        partition.listeners.remove_start_listener(moved.set)
+        partition.listeners.remove_start_listener(start_raised.set)
 
 
 async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:

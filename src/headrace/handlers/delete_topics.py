@@ -3,10 +3,12 @@
 - Each topic has its own result. A topic that occurs twice, or by both name and id, is not deleted.
 - Rejects the request if delete.topic.enable is false.
 - Any broker accepts the request and forwards it to the controller.
-- Beyond controller_mutation_rate, rejects topics since version 5, and delays clients before it.
+- If a client exceeds controller_mutation_rate, its topics are rejected since version 5. In older
+  versions, the client is delayed.
 - Requires: Delete on the cluster or the topic. If a topic id is denied, the response contains
   the topic's name only with Describe on the topic.
-- Versions: 1 to 6. Since 3, that rejection is TOPIC_DELETION_DISABLED, before it INVALID_REQUEST.
+- Versions: 1 to 6. If delete.topic.enable is false, the error is TOPIC_DELETION_DISABLED since 3,
+  and INVALID_REQUEST before.
 """
 
 from collections.abc import Awaitable

@@ -1,6 +1,6 @@
 """DescribeGroups, versions 0 to 6: describe state, protocol and members of groups.
 
-- A group that does not exist is "Dead". So is a group of the consumer protocol.
+- A group that does not exist, or that uses the consumer protocol, has the state "Dead".
 - Metadata of members is returned when the generation is stable.
 - Requires: Describe on the group.
 - Versions: 0 to 6. Since 6, such a group also gets GROUP_ID_NOT_FOUND (KIP-1043).

@@ -19,8 +19,8 @@ from headrace.wire.codec import Message
 def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:
     topics = []
     for name, indexes in _requested(request).items():
-        slots = [_describe(broker, context, name, index) for index in indexes]
-        topics.append({"name": name, "partitions": slots})
+        results = [_describe(broker, context, name, index) for index in indexes]
+        topics.append({"name": name, "partitions": results})
     return {"topics": topics}
 
 

@@ -63,7 +63,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
 
 def refuse(request: Message, error: ApiError) -> Message:
     if not request["topics"]:
-        raise error  # A response without topics has no field for it: close the connection.
+        raise error  # A response without topics has no error field: close the connection.
     return {
         "topics": [{"error_code": error.code, "name": topic["name"]} for topic in request["topics"]]
     }
@@ -83,7 +83,7 @@ def _page(entries: list[Message], name: str, index: int) -> Message:
 
 
 def _denied(name: str) -> Message:
-    """The same for a topic that exists and for one that does not."""
+    """The entry of a denied topic: the same whether or not the topic exists."""
     return {
         "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         "name": name,

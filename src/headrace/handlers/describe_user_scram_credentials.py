@@ -35,7 +35,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
             )
         elif not infos:
             if not names:
-                continue  # It has other settings only.
+                continue  # The user has other settings only.
             result |= _rejected(
                 ErrorCode.RESOURCE_NOT_FOUND,
                 f"Attempt to describe a user credential that does not exist: {name}",
@@ -45,7 +45,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
 
 
 def refuse(request: Message, error: ApiError) -> Message:
-    # As Kafka: the error is repeated for each requested user, without a name and without a text.
+    # As in Kafka, the error is repeated for each requested user, without a name and without a text.
     result = {"user": "", "error_code": error.code, "error_message": None, "credential_infos": []}
     results = [result] * len(request["users"] or ())
     return {"error_code": error.code, "error_message": None, "results": results}

@@ -1,6 +1,6 @@
 """Envelope, version 0: process a request that a broker forwards to the controller. Brokers only.
 
-- Contains the frame of the client's request. The response contains the frame of the response.
+- The request contains the frame of the client's request, and the response that of its response.
 - Accepts the CONTROLLER_APIS of wire/apis.py only (INVALID_REQUEST).
 - The request is authorized with the client's principal and address, which the Envelope contains.
 - Versions: 0.

@@ -3,9 +3,9 @@
 - Locates records without reading them: the server sends slices from file to socket.
 - If an offset is inside a batch, returns the complete batch; clients skip the first records.
 - The first batch is returned complete, whatever the limits are (KIP-74).
-- A long poll counts only records that its reader can see.
-- With a quota, a response has fewer batches, and is late, but has records. It is empty only if the
-  client would have to wait for longer than 5 s.
+- For min_bytes, a long poll counts only records that its client can read.
+- A client that exceeds its quota gets fewer batches, and gets them later. The response is empty
+  only if the client would have to wait for more than 5 s.
 - Requires: Read on the topic.
 - Versions: 4 to 18. Since 7, sessions (KIP-227). Since 11, a consumer that sends its rack can be
   directed to a replica there (KIP-392). Since 12, the response reports divergence (KIP-595). Since
@@ -57,7 +57,7 @@ _NOT_READ: Final = frozenset(
         int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     }
 )
-"""Like Kafka, the response lists partitions with these errors last, without transactions."""
+"""As in Kafka, results with these errors are last, and have no aborted transactions."""
 _log = logging.getLogger(__name__)
 
 
@@ -79,14 +79,14 @@ class FetchExchange(Exchange):
         self.waits_on: list[Partition] = []
         self.timer: Timer | None = None
         self.tried_ms: i64 = 0
-        """When its partitions were last read."""
+        """The time of the last attempt to respond."""
         limits = peer.limits
         self.limits: Limits | None = (
             limits if limits is not None and limits.counts_fetch() else None
         )
-        """The quotas of its client, if they concern this API."""
+        """The quotas of the client, if they limit Fetch."""
         self.reserved_s: float = peer.quota_wait.reserved_for(FETCH_REQUEST)
-        """What was counted for it before it was executed."""
+        """The seconds that were counted for it before it was executed."""
 
     def wake(self) -> None:
         if not self.woken:
@@ -191,8 +191,8 @@ class FetchHandler:
             return
         try:
             has_responded = self._try_to_respond(exchange, exchange.must_respond)
-        except NotCached as cold:
-            self.reader.warm(exchange, cold, lambda: self._respond_or_wait(exchange, False))
+        except NotCached as missing:
+            self.reader.warm(exchange, missing, lambda: self._respond_or_wait(exchange, False))
             return
         if has_responded:
             self._stop_waiting(exchange)
@@ -239,7 +239,7 @@ class FetchHandler:
         self.appends.send_responses()
 
     def expire(self, exchange: FetchExchange) -> None:
-        """The wait has ended, or the partition is deleted: respond with the available records."""
+        """The wait has ended, or a partition was deleted: respond with the available records."""
         if exchange in self.waiting:
             self._respond_or_wait(exchange, True)
             self.appends.send_responses()
@@ -247,7 +247,7 @@ class FetchHandler:
     def abandon(self, peer: Peer) -> None:
         """The peer has disconnected: its long poll must not delay its later requests.
 
-        No response is sent: the peer would reset the connection, which would end these requests.
+        No response is sent: it would make the peer reset the connection and lose these requests.
         """
         for exchange in peer.exchanges:
             if isinstance(exchange, FetchExchange) and exchange in self.waiting:
@@ -323,7 +323,7 @@ class FetchHandler:
         results += not_read
         if total < enough and not has_error and not must_respond:
             return False
-        self._answer(exchange, results)
+        self._respond(exchange, results)
         return True
 
     def _log_unreadable(self, failure: OSError) -> None:
@@ -331,7 +331,7 @@ class FetchHandler:
         if self.unreadable.add(int(self.appends.now_ms) / 1000) > 0:
             _log.error("partition cannot be read: error=%s", failure)
 
-    def _answer(self, exchange: FetchExchange, results: list[FetchResult]) -> None:
+    def _respond(self, exchange: FetchExchange, results: list[FetchResult]) -> None:
         session_id: i64 = 0
         session = exchange.session
         if session is not None:
@@ -352,7 +352,7 @@ class FetchHandler:
             exchange.peer.throttle(throttle_ms)
 
     def _cut(self, result: FetchResult, part: FetchPartition, by_id: bool) -> None:
-        """Keep complete batches only, and count their records: the client has a quota."""
+        """For a client with a quota: keep only complete batches, and count their records."""
         found = result.records
         partition = self.partitions.find(part.key, part.index, by_id)
         if partition is not None and isinstance(found, FileSlice):
@@ -363,7 +363,7 @@ class FetchHandler:
                 result.size = size
 
     def _charge(self, exchange: FetchExchange, limits: Limits, results: list[FetchResult]) -> i64:
-        """Count a response; returns the throttle time in milliseconds."""
+        """Charge a response to the quotas. Returns the throttle time in milliseconds."""
         peer = exchange.peer
         reserved_s: float = exchange.reserved_s
         size: i64 = RESPONSE_BYTES
@@ -400,7 +400,7 @@ class FetchHandler:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID
             )
             return
-        if not partition.is_leader and not self._follows(partition, request):
+        if not partition.is_leader and not self._serves_as_follower(partition, request):
             result.error = partition.not_leader_error()
             return
         epoch: i64 = part.current_leader_epoch
@@ -415,11 +415,12 @@ class FetchHandler:
             return
         bound: i64 = result.last_stable_offset if request.read_committed else result.high_watermark
         if part.fetch_offset > log.written_end_offset:
-            # A former leader can have returned records that are not committed here yet: no error.
-            raise self._beyond()
+            # An offset up to the end is valid: a former leader can have returned records that
+            # are not committed here yet.
+            raise self._out_of_range_error()
         choose = self.choose
-        is_for_choice = request.rack and partition.is_leader
-        if choose is not None and is_for_choice and part.fetch_offset >= log.log_start_offset:
+        can_redirect = request.rack and partition.is_leader
+        if choose is not None and can_redirect and part.fetch_offset >= log.log_start_offset:
             result.preferred_read_replica = choose(partition, request.rack, int(part.fetch_offset))
             if result.preferred_read_replica >= 0:
                 return
@@ -444,10 +445,10 @@ class FetchHandler:
         if request.read_committed:
             result.aborted = _aborted(log, part.fetch_offset, bound)
 
-    def _follows(self, partition: Partition, request: FetchRequest) -> bool:
-        """Whether a consumer can read from this follower: it must be in sync, as far as it knows.
+    def _serves_as_follower(self, partition: Partition, request: FetchRequest) -> bool:
+        """Whether a consumer can read from this follower: the ISR that it knows must contain it.
 
-        A rejected consumer sends its request to the leader.
+        A consumer that gets an error instead sends its next request to the leader.
         """
         if self.choose is None or not request.rack or partition.leader_id < 0:
             return False
@@ -456,7 +457,7 @@ class FetchHandler:
             is_member = is_member or node_id == partition.node_id
         return is_member and not self.appends.may_be_stale()
 
-    def _beyond(self) -> ApiError:
+    def _out_of_range_error(self) -> ApiError:
         """The error for an offset outside of the log, unless a former leader can have returned it.
 
         A client with OFFSET_OUT_OF_RANGE resets its position.
@@ -469,7 +470,7 @@ class FetchHandler:
     def _diverges(self, result: FetchResult, part: FetchPartition, partition: Partition) -> bool:
         """Whether the reader's log diverges from this one (KIP-595)."""
         if part.last_fetched_epoch > partition.leader_epoch:
-            raise self._beyond()
+            raise self._out_of_range_error()
         found = divergence(part, partition)
         if found is None:
             return False
@@ -478,7 +479,7 @@ class FetchHandler:
 
 
 def _aborted(log: Log, offset: i64, bound: i64) -> list[tuple[int, int]]:
-    """The aborted transactions in a response from `offset` on, which is within one segment."""
+    """The aborted transactions of a response that starts at `offset` and ends in its segment."""
     following = bisect_right(log.segments.base_offsets, offset)
     end: i64 = bound
     if following < len(log.segments.base_offsets) and log.segments.base_offsets[following] < bound:

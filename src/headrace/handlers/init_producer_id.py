@@ -1,7 +1,7 @@
 """InitProducerId, versions 0 to 5: return a producer id for an idempotent producer.
 
 - A producer that sends its current id (KIP-360) also gets a new one, as in Kafka: without a
-  transactional id nothing connects the two.
+  transactional id, no state connects the two ids.
 - Requires: IdempotentWrite on the cluster, or Write on any topic.
 - Versions: 0 to 5. Since 3, a producer can send its current id. Kafka marks 6 (KIP-939) unstable.
 
@@ -28,8 +28,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
         broker, context, Operation.WRITE, ANY_TOPIC
     ):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    shown = request.get("producer_id", _NONE), request.get("producer_epoch", _NONE)
-    if (shown[0] == _NONE) != (shown[1] == _NONE):
+    current = request.get("producer_id", _NONE), request.get("producer_epoch", _NONE)
+    if (current[0] == _NONE) != (current[1] == _NONE):
         raise ApiError(
             ErrorCode.INVALID_REQUEST, "Set both producer_id and producer_epoch, or neither."
         )

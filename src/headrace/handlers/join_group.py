@@ -1,6 +1,6 @@
 """JoinGroup, versions 0 to 9: join a group, and wait for the next generation.
 
-- The group's leader receives all members, the others none.
+- The group's leader receives the list of members; other members receive an empty list.
 - If the rebalance timeout is 0, the session timeout is used for both. kafkajs's own tests send 0;
   Apache Kafka 4 removes such a member before it can sync.
 - Requires: Read on the group.
@@ -26,7 +26,7 @@ _KNOWN_ID_NEEDED_SINCE = 4
 _NULL_PROTOCOL_SINCE = 7
 _SKIPPING_SINCE = 9
 _CLIENT_ID_CHARACTERS_MAX = 255
-"""In a member's id, which is stored with the group."""
+"""The client id is a part of the member id, which is stored with the group."""
 
 
 def handle(

@@ -113,7 +113,7 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 
 def _requested(topics: list[Message], version: int) -> tuple[list[str], list[UUID]]:
-    """Names and ids in the order of the request. Duplicates would enlarge the response."""
+    """Names and ids in the order of the request. Duplicates would enlarge responses."""
     names = dict.fromkeys(topic["name"] for topic in topics)
     ids = dict.fromkeys(topic.get("topic_id") for topic in topics)
     if version < _TOPIC_IDS_SINCE and (None in names or any(ids)):
@@ -215,7 +215,7 @@ def _reply(
     if broker.listed is not None:
         brokers = broker.listed(context.peer, leaders)
     if broker.has_isolated_leaders() and broker.node_id not in leaders():
-        # librdkafka requests metadata from brokers that it is connected to, maybe this one only.
+        # librdkafka requests metadata from brokers that it is connected to, possibly only this one.
         # It forgets a broker that is not listed, and connects to another one.
         brokers = {node: info for node, info in brokers.items() if node != broker.node_id}
     if request.get("include_topic_authorized_operations"):

@@ -72,7 +72,7 @@ class CommitHandler:
         if version >= TOPIC_IDS_SINCE:
             self._find_names(request)
         self._reject_denied_topics(peer, request)
-        if not self._knows_any(request):
+        if not self._reject_unknown_partitions(request):
             self._respond(exchange, request)
             return
         # The next request on this connection must see this commit.
@@ -82,7 +82,7 @@ class CommitHandler:
         self.waiting[request] = exchange
 
     def _find_names(self, request: CommitRequest) -> None:
-        """Groups store offsets by topic name. A topic without a name is unknown."""
+        """Groups store offsets by topic name. An id without a name is unknown."""
         for topic in request.topics:
             topic.name = self.image.names_by_id.get(UUID(bytes=topic.topic_id), "")
             if not topic.name:
@@ -95,7 +95,7 @@ class CommitHandler:
             peer.principal, peer.host, Operation.READ, group
         ):
             return True
-        self._report(peer, group)
+        self._report_denial(peer, group)
         return False
 
     def _reject_denied_topics(self, peer: Peer, request: CommitRequest) -> None:
@@ -107,15 +107,15 @@ class CommitHandler:
             if topic.topic_id and not topic.name:
                 continue
             if not allows(principal, host, Operation.READ, topic_resource(topic.name)):
-                self._report(peer, topic_resource(topic.name))
+                self._report_denial(peer, topic_resource(topic.name))
                 for part in topic.partitions:
                     part.code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-    def _report(self, peer: Peer, resource: Resource) -> None:
+    def _report_denial(self, peer: Peer, resource: Resource) -> None:
         self.authorizer.denied(peer.principal, peer.host, OFFSET_COMMIT, Operation.READ, resource)
 
-    def _knows_any(self, request: CommitRequest) -> bool:
-        """Whether there is anything to commit; unknown partitions are rejected.
+    def _reject_unknown_partitions(self, request: CommitRequest) -> bool:
+        """Reject unknown partitions. Returns whether any partition can be committed.
 
         As in Kafka, the response lists rejected topics and partitions first. A topic without
         partitions is only listed if it is unknown.

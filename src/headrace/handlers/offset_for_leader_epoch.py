@@ -2,7 +2,7 @@
 
 - The response has the largest epoch not above the requested one, with its end offset, or -1 for
   both if the log has no such epoch (KIP-101, KIP-279).
-- With replica id -2, Kafka's for debugging, any replica responds. The controller and
+- With replica id -2 (Kafka's debugging id), any replica responds. The controller and
   `headrace leaders elect` use it to find the longest log. For an epoch above all others, the
   response has the last epoch and the log end offset. Without ClusterAction on the cluster, only
   the leader responds. As in Kafka, other replica ids have no effect.

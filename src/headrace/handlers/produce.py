@@ -3,11 +3,11 @@
 - Checks a batch completely before staging it: header, CRC and the frame of every record, after a
   bounded decompression.
 - A worker thread decompresses batches of more than 64 KiB, and smaller ones that expand to more
-  than 1 MiB. The connection waits, so that its requests keep their order.
+  than 1 MiB. Until then, later requests of the connection wait, so that they keep their order.
 - An error of one partition is returned in the result of that partition.
-- With acks=all, waits for followers up to timeout_ms. A waiting request keeps its partition results
-  only. The wait ends when the client disconnects, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND when the
-  ISR shrinks below min.insync.replicas.
+- With acks=all, waits for followers up to timeout_ms. A waiting request keeps only its partition
+  results in memory. The wait ends when the client disconnects, or with
+  NOT_ENOUGH_REPLICAS_AFTER_APPEND when the ISR shrinks below min.insync.replicas.
 - Requires: Write on the topic.
 - Versions: 0 to 13. 0 to 2 are advertised and rejected (KAFKA-18659). Since 13, topic ids.
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_VERDICTS: Final = frozenset(
+_PRODUCER_STATE_ERRORS: Final = frozenset(
     {
         int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
         int(ErrorCode.INVALID_PRODUCER_EPOCH),
         int(ErrorCode.UNKNOWN_PRODUCER_ID),
     }
 )
-"""The errors of a log for the sequence number or the epoch of a producer."""
+"""Errors that a log returns for the sequence number or the epoch of a producer."""
 _WITHOUT_START_OFFSET: Final = frozenset(
     {
         int(ErrorCode.CORRUPT_MESSAGE),
@@ -59,7 +59,7 @@ _WITHOUT_START_OFFSET: Final = frozenset(
         int(ErrorCode.RECORD_LIST_TOO_LARGE),
     }
 )
-"""Like Kafka, these errors and MalformedBatch do not return the log start offset."""
+"""As in Kafka, results with these errors or with a MalformedBatch have no log start offset."""
 ZSTD: Final = 4
 ZSTD_SINCE: Final = 7
 
@@ -111,7 +111,7 @@ class ProduceHandler:
         end: i64,
         wait_ms: i64,
     ) -> None:
-        """Write nothing: the client must wait for its quota, and then send the batches again."""
+        """Append nothing: the client exceeds its quota. It must wait, then send them again."""
         request = read_produce(data, at, end, version)
         exchange = ProduceExchange(peer, correlation_id, version, request, data)
         exchange.throttle_ms = wait_ms
@@ -121,7 +121,7 @@ class ProduceHandler:
         self.appends.produced.append(exchange)
 
     def _stage_partitions(self, exchange: ProduceExchange) -> bool:
-        """Stage one batch after another; false if a thread checks one first."""
+        """Stage the remaining batches in order. False: a worker thread checks one of them first."""
         partitions = exchange.request.partitions
         while exchange.next < len(partitions):
             part = partitions[exchange.next]
@@ -130,10 +130,10 @@ class ProduceHandler:
             if partition is None:
                 continue
             if exchange.request.acks == ACKS_ALL:
-                rejection: i64 = partition.acks_all_error()
-                if rejection != 0:
-                    exchange.refuse(part, rejection)
-                    if rejection == ErrorCode.NOT_ENOUGH_REPLICAS:
+                code: i64 = partition.acks_all_error()
+                if code != 0:
+                    exchange.refuse(part, code)
+                    if code == ErrorCode.NOT_ENOUGH_REPLICAS:
                         part.message = partition.isr_shortage()
                         part.log_start_offset = partition.log.log_start_offset
                     continue
@@ -150,7 +150,7 @@ class ProduceHandler:
                 batch = admit(batch, rules, self.appends.now_ms, rules.on_loop_bytes_max)
             except ApiError as error:
                 if error.code == ErrorCode.MESSAGE_TOO_LARGE:
-                    # Its decompression takes too long for the loop: a thread checks the batch.
+                    # Decompression would block the loop for too long: a worker thread checks it.
                     self._stage_later(exchange, partition, part, batch)
                     return False
                 _refuse(part, error, partition)
@@ -207,7 +207,7 @@ class ProduceHandler:
         self, exchange: ProduceExchange, partition: Partition, part: ProducePartition, batch: Batch
     ) -> None:
         if not partition.is_leader:
-            # This broker was the leader when it handed the batch to a thread.
+            # This broker lost the leadership while a worker thread checked the batch.
             exchange.refuse(part, partition.not_leader_error())
             return
         if exchange.peer.refusals:
@@ -218,7 +218,7 @@ class ProduceHandler:
         try:
             base_offset: i64 = partition.stage(batch, self.appends.now_ms)
         except ApiError as error:
-            if error.code in _VERDICTS and self.appends.may_be_stale():
+            if error.code in _PRODUCER_STATE_ERRORS and self.appends.may_be_stale():
                 # The producer can have written to a newer leader, so this error could be wrong.
                 exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 return
@@ -241,16 +241,16 @@ class ProduceHandler:
     def _stage_later(
         self, exchange: ProduceExchange, partition: Partition, part: ProducePartition, batch: Batch
     ) -> None:
-        """Check one large batch on a thread, stage it, and continue with the next ones."""
+        """Check a large batch on a worker thread. Then stage it and the batches after it."""
         peer = exchange.peer
         peer.muted = True
         rules = partition.rules
         now_ms: i64 = self.appends.now_ms
-        is_answered = exchange.request.acks != 0
+        has_response = exchange.request.acks != 0
 
         def job() -> object:
-            if is_answered and peer.closed:
-                # The client has disconnected. It repeats the request, or does not need it.
+            if has_response and peer.closed:
+                # The client has disconnected. If it needs the batch, it sends the batch again.
                 return None
             try:
                 return admit(batch, rules, now_ms, rules.decompressed_bytes_max)

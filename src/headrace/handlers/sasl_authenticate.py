@@ -3,7 +3,7 @@
 - security/sasl_machine.py responds to this request during a login.
 - After the login, and on a listener without SASL, the response is ILLEGAL_SASL_STATE.
 - With connections.max.reauth.ms, a client logs in again on the same connection (KIP-368).
-- A failed login has the same response for every reason, SASL_AUTHENTICATION_FAILED.
+- Every failed login gets SASL_AUTHENTICATION_FAILED, whatever the reason.
 - Requires: nothing.
 - Versions: 0 to 2. Since 1, the response has the lifetime of the session; 0 means no limit.
 """

@@ -1,7 +1,7 @@
 """Checks the permissions of a request with the authorizer.
 
-A request on the inter-broker listener is a broker's own and needs no permission. A request that
-another broker forwarded is checked as its client's, here on the controller.
+A request that a broker sends for itself, on the inter-broker listener, needs no permission. A
+forwarded request is checked on the controller, with the permissions of its client.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ def check(
 def is_denied(
     broker: BrokerContext, context: RequestContext, operation: Operation, resource: Resource
 ) -> bool:
-    """Whether an operation is denied. The caller returns an error, so the denial is reported."""
+    """Whether an operation is denied. Reports a denial, because the caller returns an error."""
     if is_allowed(broker, context, operation, resource):
         return False
     broker.authorizer.denied(context.principal, context.host, context.api_key, operation, resource)
@@ -47,7 +47,7 @@ def is_denied(
 
 
 def cannot_describe(broker: BrokerContext, context: RequestContext, name: str) -> bool:
-    """See `is_denied`."""
+    """Whether Describe on a topic is denied. Reports a denial, like `is_denied`."""
     return is_denied(broker, context, Operation.DESCRIBE, topic_resource(name))
 
 

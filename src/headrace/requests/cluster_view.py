@@ -28,7 +28,7 @@ def brokers_on(
 
 
 def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoint]]) -> int:
-    """The controller, if it is one of the brokers in the response and not just lost; else this one.
+    """The controller id to return: this broker's, unless the controller is listed and not lost.
 
     librdkafka waits for a controller that it cannot connect to, without refreshing its metadata.
     Every broker forwards requests to the controller, so any live broker is correct.
@@ -42,7 +42,7 @@ def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoi
 
 
 def is_stale_leader(broker: BrokerContext, topic: str, index: int) -> bool:
-    """Whether this broker is the leader in its image only, so that clients should use another.
+    """Whether this broker might be leader only in its own image; clients should use another broker.
 
     It has no registration, or it is cut off from the other brokers and the store.
     """

@@ -75,7 +75,7 @@ def refuse_altering(request: Message, error: ApiError) -> Message:
 def check_resource(
     broker: BrokerContext, context: RequestContext, operation: Operation, resource: Message
 ) -> None:
-    """Check the permission for the settings of a resource; those of brokers belong to the cluster.
+    """Check the permission for the settings of a resource; for brokers, the one on the cluster.
 
     Resources of other types are not checked here: they are rejected as unknown.
     """

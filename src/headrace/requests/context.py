@@ -96,7 +96,7 @@ class BrokerContext:
     was_lost: "Callable[[int], bool]" = field(default=lambda _: False)
     """Whether the connection to a broker was just lost: see HeldResponses.was_lost."""
     has_isolated_leaders: "Callable[[], bool]" = field(default=_never)
-    """Whether this broker is isolated, so that another one probably leads its partitions."""
+    """Whether it is isolated, so that another broker is probably the leader of its partitions."""
     authorizer: "Authorizer" = field(default_factory=AllowAll)
     audit: Audit = field(default_factory=_system_audit)
     tls: "TlsListeners | None" = None

@@ -15,8 +15,8 @@ _DEFAULT_SECONDS = 30.0
 class Deadline:
     """The time by which a request with timeout_ms wants its response.
 
-    A timeout of 0 or less counts as 30 s. Kafka does not wait then, and responds with
-    REQUEST_TIMED_OUT to requests that complete within milliseconds.
+    A timeout of 0 or less counts as 30 s. With such a timeout, Kafka does not wait: it
+    returns REQUEST_TIMED_OUT even if the request completes within milliseconds.
     """
 
     def __init__(self, clock: Clock, timeout_ms: int) -> None:

@@ -58,7 +58,7 @@ def handle_frame(
     try:
         check_request(broker, context)
         ready = coordinator_wait(broker, context, request)
-        reply = execute() if ready is None else _after(ready, execute)
+        reply = execute() if ready is None else _execute_after(ready, execute)
     except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
     if isinstance(reply, dict):
@@ -66,7 +66,7 @@ def handle_frame(
     return _finish(handler, context, request, reply)
 
 
-async def _after(
+async def _execute_after(
     wait: Awaitable[None], execute: Callable[[], Message | Awaitable[Message]]
 ) -> Message:
     await wait
@@ -97,10 +97,10 @@ async def _respond_from_controller(
 
 
 async def _finish(
-    handler: Handler, context: RequestContext, request: Message, coming: Awaitable[Message]
+    handler: Handler, context: RequestContext, request: Message, pending: Awaitable[Message]
 ) -> bytes:
     try:
-        reply = await coming
+        reply = await pending
     except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
         reply = handler.refuse(request, _as_api_error(context, error))
     return _encode(context, reply)

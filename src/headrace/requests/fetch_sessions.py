@@ -36,7 +36,7 @@ class CachedPartition:
 
     def changed_by(self, result: FetchResult) -> bool:
         """Whether the result differs from the last response; stores it as the last one."""
-        is_news = (
+        is_changed = (
             result.size > 0
             or result.error != 0
             or self.has_error
@@ -48,7 +48,7 @@ class CachedPartition:
         self.has_error = result.error != 0
         self.high_watermark = result.high_watermark
         self.log_start_offset = result.log_start_offset
-        return is_news
+        return is_changed
 
 
 @final

@@ -24,8 +24,8 @@ from headrace.wire.codec import Message
 
 _TIMEOUT_MS_DEFAULT = 30_000
 _RETRY_S = 0.05
-_MUST_BE_SEEN = frozenset((CREATE_ACLS, DELETE_ACLS))
-"""After success, this broker must not allow a request by a deleted ACL."""
+_MUST_BE_APPLIED = frozenset((CREATE_ACLS, DELETE_ACLS))
+"""When these requests succeed, this broker must already apply the changed ACLs."""
 
 
 Execute = Callable[[], Message | Awaitable[Message]]
@@ -61,8 +61,8 @@ async def execute_on_controller(
             response = await _forward(broker, context, frame, left_s)
             if response is not None:
                 context.throttle_ms = throttle_time(context, response)
-                is_seen = await _wait_for_image(broker, deadline)
-                if not is_seen and context.api_key in _MUST_BE_SEEN:
+                is_applied = await _wait_for_image(broker, deadline)
+                if not is_applied and context.api_key in _MUST_BE_APPLIED:
                     raise ApiError(
                         ErrorCode.REQUEST_TIMED_OUT,
                         "The controller changed the ACLs, but this broker does not apply them yet.",
@@ -121,9 +121,9 @@ async def _forward(
 
 
 async def _wait_for_image(broker: BrokerContext, deadline: float) -> bool:
-    """Wait until the image contains the change; False if the time or the store does not allow it.
+    """Wait until the image contains the change. Returns False at the deadline or on a store error.
 
-    Most responses are correct even without that.
+    Most responses are correct even then.
     """
     left_s = max(deadline - broker.clock.monotonic(), 0.0)
     try:

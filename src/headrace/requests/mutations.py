@@ -50,7 +50,7 @@ def counted(broker: BrokerContext, context: RequestContext, partitions: int) -> 
 
 
 def throttle_time(context: RequestContext, response: bytes) -> int:
-    """The throttle time in the controller's response, for which this broker must not read."""
+    """The throttle time in the controller's response: this broker does not read for that long."""
     if context.api_key not in REJECTED_SINCE:
         return 0
     # It is the first field after the correlation id, and the tags of a flexible header.

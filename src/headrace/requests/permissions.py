@@ -2,7 +2,7 @@
 
 `of_request` permissions are required for the complete request. The dispatcher checks them before
 the handler runs, and before a request is forwarded. The handler checks `of_items` for each topic,
-group or other item; a test compares its questions with this table.
+group or other item; a test compares these checks with this table.
 
 1. Every API has a row. An empty row requires nothing: logins, and APIs of brokers, which only the
    inter-broker listener accepts.
@@ -182,5 +182,5 @@ _ITEMS: dict[int, tuple[Operation, bool, _Resources]] = {
     apis.ALTER_CONFIGS: (Operation.ALTER_CONFIGS, False, _configured),
     apis.INCREMENTAL_ALTER_CONFIGS: (Operation.ALTER_CONFIGS, False, _configured),
 }
-"""The operation, whether the cluster's permission replaces those of the items, and the items. A
-None is an item that only the controller can judge."""
+"""The operation, whether the cluster's permission replaces those of the items, and the items. None
+stands for an item that only the controller can check."""

@@ -2,7 +2,7 @@
 
 1. Only a client that has logged in with its own credential can use these requests: neither one
    without a login, nor one that logged in with a token.
-2. A token is identified by its HMAC, which only those know that received the token.
+2. A token is identified by its HMAC, which only clients that received the token know.
 """
 
 import hmac

@@ -1,9 +1,10 @@
 """Permissions for topics on the hot path: one cached look-up per connection and topic.  # HOT
 
-Produce and Fetch ask per partition. The answers for a topic are kept on the connection, for the
-version of the rules that gave them.
+Produce and Fetch check each partition. The permissions for a topic are cached on the connection,
+until the rules of the authorizer change.
 
-1. A topic that does not exist is checked by its name, so that a response does not show which exist.
+1. A topic that does not exist is checked by its name, so that responses do not show which
+   topics exist.
 2. An unknown topic id is not denied: the handler returns UNKNOWN_TOPIC_ID.
 """
 
