@@ -73,7 +73,7 @@ from headrace.spark.sessions import has_no_executors
 
 _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
-# Spark would retry a failed flow after a minute; the next run retries it anyway.
+# Spark would retry a failed flow after a minute; the next run retries it soon enough.
 RETRIES = "spark.sql.pipelines.maxFlowRetryAttempts"
 ISOLATION = "spark.sql.artifact.isolation.enabled"
 # Spark waits ten seconds for a Python worker to start. On a busy machine this can be too short, so
