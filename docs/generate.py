@@ -342,8 +342,10 @@ def _nested(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.Argumen
 
 
 def _argument_name(action: argparse.Action) -> str:
-    shown = str(action.metavar or action.dest.upper())
-    if action.choices is not None:
+    shown = action.dest.upper()
+    if action.metavar is not None:
+        shown = str(action.metavar)
+    elif action.choices is not None:
         shown = "{" + ",".join(map(str, action.choices)) + "}"
     if not action.option_strings:
         return f"`{shown}`"
