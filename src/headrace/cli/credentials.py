@@ -44,11 +44,11 @@ def client_settings(args: argparse.Namespace) -> "SecuritySettings":
         properties = read_file(path)
     except InvalidProperties as error:
         text = str(error)
-        raise Failure(f"{text[0].upper()}{text[1:]}.") from None
+        raise Failure(f"{text[0].upper()}{text[1:]}") from None
     try:
         return security_settings(properties)
     except InvalidProperties as error:
-        raise Failure(f"{path}: {error}.") from None
+        raise Failure(f"{path}: {error}") from None
 
 
 def read_password(user: str) -> str:

@@ -1,6 +1,7 @@
 """The engine: reaching brokers, refreshing metadata, retrying operations. Scripted, no I/O."""
 
 from collections.abc import Mapping
+from socket import gaierror
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from headrace.client.core.errors import (
 )
 from headrace.client.core.metadata import Cluster
 from headrace.client.core.operation import ANY, Operation, Send
+from headrace.client.core.sockets import describe_failure
 from headrace.client.core.values import NewTopic
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import CREATE_TOPICS, LIST_OFFSETS, METADATA
@@ -58,6 +60,18 @@ def test_error_without_any_response_names_the_next_step() -> None:
         "cannot reach any of b1:9092,b2:9093: connection refused; is the broker running?"
     )
     assert world.now_ms < 2_000
+
+
+def test_host_name_that_cannot_be_resolved_is_named_as_the_cause() -> None:
+    world = World()
+    outcome = world.engine.start(lookups.connect(world.engine))
+    (effect,) = world.engine.poll(world.now_ms)
+    reason = describe_failure(gaierror(-2, "Name or service not known"))
+    world.engine.failed(effect.link, reason, world.now_ms)
+    with pytest.raises(
+        Unreachable, match=r"\(Name or service not known\); check the host name b1$"
+    ):
+        world.run(outcome)
 
 
 def test_one_reachable_bootstrap_address_is_enough() -> None:

@@ -1,9 +1,12 @@
 """Properties files of clients: names with typing errors are not ignored."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from headrace.cli.credentials import client_settings
+from headrace.cli.failure import Failure
 from headrace.client.core.properties import InvalidProperties, load_properties
 
 LOGIN = "security.protocol=SASL_PLAINTEXT\nsasl.username=alice\nsasl.password=secret\n"
@@ -38,6 +41,13 @@ def test_security_property_that_has_no_effect_is_rejected(
         load(tmp_path, text)
     assert message in str(failed.value)
     assert "secret" not in str(failed.value)
+
+
+def test_commands_end_a_suggestion_with_one_mark(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(LOGIN + "sasl.pasword=b\n")
+    with pytest.raises(Failure, match=r"did you mean sasl\.password\?$"):
+        client_settings(Namespace(command_config=str(file)))
 
 
 def test_properties_of_other_purposes_are_ignored(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from headrace.client.core.errors import (
 )
 from headrace.client.core.login import Login
 from headrace.client.core.options import Address, ClientOptions
+from headrace.client.core.sockets import NAME_NOT_RESOLVED
 from headrace.client.core.values import Node
 from headrace.security.scram import NONCE_BYTES
 from headrace.security.scram_client import login_client
@@ -147,8 +148,13 @@ class Network:
             if peer.reason:
                 reasons[peer.reason] = None
         text = "; ".join(reasons) or "no response"
+        unresolved = [
+            peer.address.host for peer in self._bootstrap if NAME_NOT_RESOLVED in peer.reason
+        ]
         hint = "is the broker running?"
-        if "certificate" in text or "TLS" in text:
+        if unresolved:
+            hint = f"check the host name {', '.join(dict.fromkeys(unresolved))}"
+        elif "certificate" in text or "TLS" in text:
             hint = "check security.protocol and the settings of TLS"
         elif "closed the connection" in text:
             hint = "the listener might require TLS or a login: check security.protocol"

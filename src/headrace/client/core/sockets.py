@@ -6,6 +6,7 @@ import ssl
 
 from headrace.security.tls import failure_text
 
+NAME_NOT_RESOLVED = "the host name cannot be resolved"
 _REASONS = {
     errno.ECONNREFUSED: "connection refused",
     errno.ECONNRESET: "connection reset",
@@ -21,7 +22,7 @@ def describe_failure(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return failure_text(error)
     if isinstance(error, socket.gaierror):
-        return f"the host name cannot be resolved ({error.strerror})"
+        return f"{NAME_NOT_RESOLVED} ({error.strerror})"
     if isinstance(error, OSError) and error.errno in _REASONS:
         return _REASONS[error.errno]
     if isinstance(error, TimeoutError):
