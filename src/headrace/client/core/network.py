@@ -151,14 +151,16 @@ class Network:
         unresolved = [
             peer.address.host for peer in self._bootstrap if NAME_NOT_RESOLVED in peer.reason
         ]
-        hint = "is the broker running?"
+        hint = "; is the broker running?"
         if unresolved:
-            hint = f"check the host name {', '.join(dict.fromkeys(unresolved))}"
+            hint = f"; check the host name {', '.join(dict.fromkeys(unresolved))}"
+        elif _MIGHT_NEED_LOGIN in text:
+            hint = ""  # The reason names the next step.
         elif "certificate" in text or "TLS" in text:
-            hint = "check security.protocol and the settings of TLS"
+            hint = "; check security.protocol and the settings of TLS"
         elif "closed the connection" in text:
-            hint = "the listener might require TLS or a login: check security.protocol"
-        return Unreachable(f"cannot reach any of {self._options.bootstrap_text}: {text}; {hint}")
+            hint = "; the listener might require TLS or a login: check security.protocol"
+        return Unreachable(f"cannot reach any of {self._options.bootstrap_text}: {text}{hint}")
 
     def oldest_wait(self) -> str:
         """What the oldest request on a shared connection waits for; "" if no request waits."""
