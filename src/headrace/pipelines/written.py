@@ -41,7 +41,11 @@ def _listed(table: Path) -> dict[Path, int | None] | None:
         sizes = json.loads(file_list(version).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return {version / name: size for name, size in sizes.items()}
+    files = {version / name: size for name, size in sizes.items()}
+    if not any(path.exists() for path in files) and data_files(version):
+        # PySpark's own command has replaced all files. It does not know the list.
+        return None
+    return files
 
 
 def file_list(version: Path) -> Path:

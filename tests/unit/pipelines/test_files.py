@@ -11,7 +11,13 @@ from headrace.pipelines.checkpoints import begin_checkpoint, read_checkpoint
 from headrace.pipelines.graph import Flow, Graph, Node
 from headrace.pipelines.project import open_project, write_json
 from headrace.pipelines.status import read_status
-from headrace.pipelines.written import rows_in, table_files
+from headrace.pipelines.written import (
+    VERSIONS,
+    missing_files,
+    record_files,
+    rows_in,
+    table_files,
+)
 
 
 def part(table: Path, name: str, rows: int) -> Path:
@@ -44,6 +50,23 @@ def test_rows_of_a_streaming_table_are_those_that_its_log_lists(tmp_path: Path) 
     (table / "_spark_metadata" / ".1.compact.crc").touch()
     assert rows_in(table_files(table)) == 7
     assert rows_in(table_files(table) - before) == 4
+
+
+def test_list_of_a_view_is_ignored_after_another_command_has_replaced_all_files(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / VERSIONS / "v").mkdir(parents=True)
+    version, view = tmp_path / VERSIONS / "v" / "1", tmp_path / "v"
+    view.symlink_to(version)
+    first, second = part(version, "a", 3), part(version, "b", 4)
+    record_files(version)
+    first.unlink()
+    assert missing_files(view) == [view.resolve() / "a.parquet"]
+    second.unlink()
+    assert len(missing_files(view)) == 2
+    part(version, "c", 5)
+    assert missing_files(view) == []
+    assert rows_in(table_files(view)) == 5
 
 
 def test_a_file_that_cannot_be_read_has_no_count(tmp_path: Path) -> None:
