@@ -213,8 +213,8 @@ MUTATIONS = (
         "headrace/requests/forwarding.py",
         (
             (
-                "                is_seen = await _wait_for_image(broker, deadline)\n",
-                "                is_seen = True\n",
+                "                is_applied = await _wait_for_image(broker, deadline)\n",
+                "                is_applied = True\n",
             ),
         ),
         "tests/unit/handlers/test_authorization.py"
