@@ -111,7 +111,7 @@ class ProduceHandler:
         end: i64,
         wait_ms: i64,
     ) -> None:
-        """Append nothing: the client exceeds its quota. It must wait, then send them again."""
+        """Append nothing: the client exceeds its quota, and must send the batches again later."""
         request = read_produce(data, at, end, version)
         exchange = ProduceExchange(peer, correlation_id, version, request, data)
         exchange.throttle_ms = wait_ms
