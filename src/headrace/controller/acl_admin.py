@@ -104,8 +104,6 @@ class AclAdmin:
 
         Returns False if a node had changed, or the outcome is unknown: decide again.
         """
-        if not changed:
-            await self._writer.confirm()
         for nodes in _in_requests({node: encode_acls(acls) for node, acls in changed.items()}):
             ops = [self._writer.put(acl_path(node), data) for node, data in nodes.items()]
             rows = [ChangeRow("acl", node_name(node)) for node in nodes]

@@ -205,10 +205,7 @@ class Admin:
                 configs = _edited(topic.configs, edit)
                 self._check_topic_config(configs)
                 after = replace(topic, configs=configs)
-                if validate_only:
-                    return after
-                if configs == topic.configs:
-                    await self._writer.confirm()
+                if validate_only or configs == topic.configs:
                     return after
                 op = self._writer.set(layout.topic_config_path(name), layout.encode_config(configs))
                 if await self._commit_topic(name, after, (), [op], "config"):
@@ -244,10 +241,7 @@ class Admin:
             for _ in range(_ATTEMPTS_MAX):
                 known = self.image.group_configs.get(group, {})
                 configs = _edited(known, edit)
-                if validate_only:
-                    return configs
-                if configs == known:
-                    await self._writer.confirm()
+                if validate_only or configs == known:
                     return configs
                 if not known and len(self.image.group_configs) >= GROUPS_WITH_CONFIGS_MAX:
                     raise ApiError(
@@ -277,7 +271,6 @@ class Admin:
                     return known  # An attempt of unknown outcome had succeeded.
                 configs = _edited(known, edit)
                 if configs == known:
-                    await self._writer.confirm()
                     return known
                 if not known and len(self.image.users) >= USERS_MAX:
                     raise ApiError(

@@ -85,15 +85,9 @@ class FencedWriter:
         return True
 
     async def confirm(self) -> None:
-        """Raise ApiError unless this is still the controller; for decisions that write nothing.
-
-        A former controller that has not noticed its successor decides by an old image.
-        """
+        """Raise NOT_CONTROLLER unless the store confirms that this is still the controller."""
         if not await self.commit([]):
-            raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                "The connection to the store was lost before it responded.",
-            )
+            raise not_controller()
 
     def _remember(self, op: Op, result: Stat | None) -> None:
         if isinstance(op, Create):

@@ -42,10 +42,8 @@ class QuotaWriter:
             for _ in range(_ATTEMPTS_MAX):
                 known = self._image.quotas.get(entity, {})
                 limits = edit(known)
-                if validate_only:
-                    return None
-                if limits == known:
-                    return await self._writer.confirm()
+                if validate_only or limits == known:
+                    return
                 if not known and len(self._image.quotas) >= ENTITIES_MAX:
                     raise ApiError(
                         ErrorCode.INVALID_REQUEST,
@@ -53,7 +51,7 @@ class QuotaWriter:
                         "quotas first.",
                     )
                 if await self._try(entity, limits):
-                    return None
+                    return
                 await self._read_again(entity)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 

@@ -499,6 +499,10 @@ class Controller:
         """One producer id from this broker's block."""
         return await self._producer_ids.next()
 
+    async def confirm(self) -> None:
+        """Raise NOT_CONTROLLER unless the store confirms that this broker is the controller."""
+        await self._writer.confirm()
+
     async def refresh(self) -> None:
         """Wait until the image contains all changes that were written before this call."""
         await self._registration.refresh()

@@ -94,7 +94,6 @@ class TokenAdmin:
                     return known  # An attempt of unknown outcome had succeeded.
                 wanted = edit(known)
                 if wanted == known:
-                    await self._writer.confirm()
                     return known
                 op = (
                     self._writer.delete(path)

@@ -6,6 +6,8 @@
    REQUEST_TIMED_OUT, and the request is not sent again.
 3. The response waits until this broker's image contains the change.
 4. A request of which all items are denied is not forwarded.
+5. The store confirms that this broker is the controller before a request is executed. A former
+   controller would otherwise reject valid requests, because of topics in its outdated image.
 """
 
 import asyncio
@@ -39,7 +41,7 @@ async def execute_on_controller(
     if context.is_forwarded or context.is_internal:
         if not broker.controller.is_controller:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        reply = await _execute_as_controller(execute)
+        reply = await _execute_as_controller(broker, execute)
         if reply is None or (context.is_forwarded and _is_not_controller(reply)):
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return reply
@@ -52,7 +54,7 @@ async def execute_on_controller(
     while True:
         left_s = deadline - broker.clock.monotonic()
         if broker.controller.is_controller:
-            reply = await _execute_as_controller(execute)
+            reply = await _execute_as_controller(broker, execute)
             if reply is not None and (left_s <= 0 or not _is_not_controller(reply)):
                 return reply
         if left_s <= 0:
@@ -71,9 +73,10 @@ async def execute_on_controller(
         await asyncio.sleep(_RETRY_S)
 
 
-async def _execute_as_controller(execute: Execute) -> Message | None:
+async def _execute_as_controller(broker: BrokerContext, execute: Execute) -> Message | None:
     """The response, or None if this broker is no longer the controller."""
     try:
+        await broker.controller.confirm()
         return await now_or_later(execute())
     except ApiError as error:
         if error.code is not ErrorCode.NOT_CONTROLLER:

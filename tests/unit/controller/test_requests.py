@@ -9,8 +9,19 @@ from headrace.model.errors import ErrorCode
 from headrace.model.topics import NO_LEADER, TopicPartition
 from headrace.requests.context import RequestContext
 from headrace.requests.dispatch import handle_frame
+from headrace.requests.token_requests import TOKEN_APIS
 from headrace.runtime.link import LinkBroken
-from headrace.wire.apis import ALTER_PARTITION, CREATE_TOPICS, DELETE_TOPICS
+from headrace.wire.apis import (
+    ALTER_PARTITION,
+    ALTER_PARTITION_REASSIGNMENTS,
+    APIS,
+    CONTROLLER_APIS,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    ELECT_LEADERS,
+    INCREMENTAL_ALTER_CONFIGS,
+)
 from headrace.wire.codec import decode_response, encode_request
 from headrace.wire.header import read_header
 from tests.unit.controller.cluster_scenario import Cluster, Member, cluster_of
@@ -335,6 +346,85 @@ async def test_broker_responds_to_administrators_when_it_knows_the_leaders(
     reply = await ask(member, DELETE_TOPICS, 6, gone)
     assert reply["responses"][0]["error_code"] == ErrorCode.NONE
     assert member.controller.image.topics == {}
+
+
+_RETENTION = {"name": "retention.ms", "config_operation": 0, "value": "1000"}
+_REQUESTS_AFTER_A_CHANGE: list[tuple[int, dict[str, Any]]] = [
+    (
+        CREATE_TOPICS,
+        {"topics": [{"name": "deleted", "num_partitions": 1, "replication_factor": 1}]},
+    ),
+    (DELETE_TOPICS, {"topics": [{"name": "a", "topic_id": None}]}),
+    (CREATE_PARTITIONS, {"topics": [{"name": "b", "count": 2, "assignments": None}]}),
+    (
+        INCREMENTAL_ALTER_CONFIGS,
+        {"resources": [{"resource_type": 2, "resource_name": "c", "configs": [_RETENTION]}]},
+    ),
+    (
+        ALTER_PARTITION_REASSIGNMENTS,
+        {"topics": [{"name": "d", "partitions": [{"partition_index": 0, "replicas": [3]}]}]},
+    ),
+    (ELECT_LEADERS, {"topic_partitions": [{"topic": "e", "partitions": [0]}]}),
+]
+"""A request for each topic that another controller has created or deleted."""
+
+
+@cluster_of(3)
+async def test_former_controller_does_not_reject_requests_because_of_its_old_image(
+    cluster: Cluster,
+) -> None:
+    former = cluster.members[1]
+    await former.controller.create_topic("deleted")
+    await cluster.agree()
+    former.store.faults.suspend()
+    await former.store.faults.expire()
+    await until(lambda: any(cluster.members[n].controller.is_controller for n in (2, 3)))
+    successor = next(
+        cluster.members[n] for n in (2, 3) if cluster.members[n].controller.is_controller
+    )
+    await successor.controller.delete_topic("deleted")
+    for name in "abcde":
+        await successor.controller.create_topic(name, assignment={0: [2]})
+    assert former.controller.is_controller
+    assert list(former.controller.image.topics) == ["deleted"]
+    waiting = [
+        asyncio.ensure_future(ask(former, api_key, APIS[api_key].version_max, request))
+        for api_key, request in _REQUESTS_AFTER_A_CHANGE
+    ]
+    await asyncio.wait(waiting, timeout=0.2)
+    former.store.faults.resume()
+    former.store.faults.renew()
+    for reply in await asyncio.gather(*waiting):
+        assert error_codes(reply) <= {ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED}
+
+
+@cluster_of(1)
+async def test_former_controller_executes_no_request(cluster: Cluster) -> None:
+    """Not even one without effect: its image is old."""
+    member = cluster.leader
+    # Another controller was elected, and this one has not noticed it yet.
+    data, _ = await member.store.get(layout.CONTROLLER_EPOCH)
+    await member.store.set(layout.CONTROLLER_EPOCH, data)
+    for api_key in sorted(CONTROLLER_APIS - TOKEN_APIS):
+        member.controller._writer.role.is_controller = True
+        version = APIS[api_key].version_max
+        frame = encode_request(api_key, version, 7, "a-client", {})
+        header = read_header(frame)
+        context = RequestContext(*header[:4], "127.0.0.1:55", "PLAINTEXT")
+        context.is_forwarded = True
+        answer = handle_frame(member.broker, context, frame, header.body_at)
+        assert not isinstance(answer, bytes)
+        assert await code_of(answer) is ErrorCode.NOT_CONTROLLER
+
+
+def error_codes(reply: dict[str, Any]) -> set[int]:
+    """All error codes in a response."""
+    codes = {reply["error_code"]} if "error_code" in reply else set()
+    for value in reply.values():
+        for item in value if isinstance(value, list) else ():
+            if isinstance(item, dict):
+                codes |= error_codes(item)
+    return codes
 
 
 @cluster_of(3)

@@ -250,6 +250,9 @@ class FakeController:
             raise reply
         return reply
 
+    async def confirm(self) -> None:
+        pass
+
     async def refresh(self) -> None:
         if self.refresh_fails_with is not None:
             raise self.refresh_fails_with
