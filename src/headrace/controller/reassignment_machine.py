@@ -4,7 +4,7 @@ Pure. A reassignment starts with the old and the new replicas, so that the new o
 leader. When all new replicas are in sync, the old ones are removed; a leader among them hands over.
 At each moment, the ISR is one that the present leader requested.
 
-1. A reassignment removes a member from the ISR only if the ISR keeps one member, and
+1. A reassignment removes a member of the ISR or the ELR only if the ISR keeps one member, and
    min.insync.replicas members if there are so many replicas. Otherwise, fewer brokers would have
    the acknowledged records. It removes none while the partition has no leader.
 2. Each step has the next partition epoch; an election has the next leader epoch.
@@ -13,6 +13,7 @@ At each moment, the ISR is one that the present leader requested.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from headrace.controller.failover_machine import complete_members
 from headrace.model.cluster import BrokerInfo, LiveBroker
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import NO_LEADER, PartitionState
@@ -105,9 +106,9 @@ def finish_reassignment(
 
 
 def _keeps_enough(state: PartitionState, replicas: Sequence[int], min_insync: int) -> bool:
-    kept = [node for node in state.isr if node in replicas]
-    if len(kept) == len(state.isr):
+    if all(node in replicas for node in complete_members(state)):
         return True
+    kept = [node for node in state.isr if node in replicas]
     return state.leader != NO_LEADER and len(kept) >= max(min(min_insync, len(replicas)), 1)
 
 

@@ -150,3 +150,20 @@ def test_reassignment_without_a_leader_neither_completes_nor_removes_replicas() 
     assert finish_reassignment(arrived, LIVE, 1) is None
     with pytest.raises(ApiError):
         cancel(arrived, 1)
+
+
+@pytest.mark.parametrize("is_last_known", [False, True])
+def test_reassignment_keeps_eligible_replicas_until_the_isr_is_large_enough(
+    is_last_known: bool,
+) -> None:
+    """Brokers 2 and 3 have acknowledged records. Broker 3, which has left the ISR, is removed."""
+    begun = begin(state_of((1, 2, 3), (2, 3), 2), (1, 2), BROKERS, 2)
+    left = replace(begun, isr=(2,), isr_epochs=(10,), elr=((3, 10),))
+    if is_last_known:
+        left = replace(left, elr=(), last_known_elr=((3, 10),))
+    assert finish_reassignment(left, LIVE, 2) is None
+    assert cancel(left, 2).replicas == (1, 2, 3)
+    caught_up = replace(left, isr=(1, 2), isr_epochs=(10, 10))
+    done = finish_reassignment(caught_up, LIVE, 2)
+    assert done is not None
+    assert done.replicas == (1, 2)
