@@ -23,7 +23,6 @@ MORE_ATTRIBUTES = {
     "LogDirectory": 29,
     "Partition": 34,
     "Plane": 28,
-    "Registration": 27,
     "Segment": 34,
     "TopicConfig": 29,
 }

@@ -14,7 +14,10 @@ Nodes = dict[int, tuple[Acl, ...] | None]
 
 
 async def read_acls(store: Store, nodes: Iterable[int] | None) -> tuple[Nodes, dict[str, int]]:
-    """Some nodes or all of them, and their versions. None: the node cannot be decoded."""
+    """Read the ACLs in some nodes, or in all of them, and the versions of these nodes.
+
+    The value None means that the node cannot be decoded.
+    """
     versions: dict[str, int] = {}
 
     async def read(node: int) -> tuple[int, tuple[Acl, ...] | None]:
@@ -31,7 +34,7 @@ async def read_acls(store: Store, nodes: Iterable[int] | None) -> tuple[Nodes, d
             return node, None
 
     if nodes is None:
-        # Nodes that another version wrote under other names are ignored.
+        # Ignore nodes with other names, which another version of Headrace could have written.
         names = await store.children(layout.ACLS)
         nodes = [node for node in range(acl_layout.NODES) if acl_layout.node_name(node) in names]
     return dict(await gather_bounded(read, dict.fromkeys(nodes))), versions

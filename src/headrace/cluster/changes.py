@@ -1,4 +1,4 @@
-"""A change of the cluster image, as listeners receive it. Pure."""
+"""The changes of the cluster image that listeners receive. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from headrace.model.topics import PartitionState, TopicState
 
 
 class ImageChange(NamedTuple):
-    """One step of the image, which already shows it. Deletions come before creations.
+    """A change that the image already contains. Deletions come before creations.
 
     A topic that was deleted and created again is in both, with two ids.
     """
@@ -21,21 +21,24 @@ class ImageChange(NamedTuple):
     The state of a partition that did not change is the same object; see `changed_partitions`.
     """
     broker_configs: tuple[int | None, ...] = ()
-    """Brokers whose dynamic settings were set; None for those of all brokers."""
+    """Brokers whose dynamic settings changed; None stands for the settings of all brokers."""
     brokers: tuple[tuple[BrokerInfo | None, BrokerInfo | None], ...] = ()
-    """Brokers that registered (None, after), left (before, None), or registered again."""
+    """Brokers that registered (None, after), were removed (before, None), or did both."""
     users: tuple[tuple[str, Mapping[str, str], Mapping[str, str]], ...] = ()
     """Users whose settings changed: the name, and the credentials and quotas before and after."""
     acls: tuple[int, ...] = ()
-    """Numbers of the nodes whose ACLs changed: see ClusterImage.acls."""
+    """Numbers of the nodes in the store whose ACLs changed: see ClusterImage.acls."""
     removed_tokens: tuple[str, ...] = ()
     """Ids of delegation tokens that were deleted."""
     has_new_quotas: bool = False
-    """Quotas of any entity changed."""
+    """Whether quotas of any entity changed."""
     has_new_controller: bool = False
-    """The image names another controller, or the same one under a new epoch."""
+    """Whether the image names another controller, or the same one under a new controller epoch."""
     is_lost: bool = False
-    """This broker's registration is lost: it leads no partition until a change has new epochs."""
+    """Whether this broker has just lost its registration.
+
+    Then it leads no partition until a later change names it as leader with a new leader epoch.
+    """
 
 
 def topic_change(before: TopicState | None, after: TopicState | None) -> ImageChange | None:
@@ -51,11 +54,11 @@ def topic_change(before: TopicState | None, after: TopicState | None) -> ImageCh
 
 def changed_partitions(before: TopicState, after: TopicState) -> list[int]:
     """Indexes of the partitions whose state is new or different."""
-    have = len(before.partitions)
+    old_count = len(before.partitions)
     return [
         index
         for index, state in enumerate(after.partitions)
-        if index >= have or before.partitions[index] is not state
+        if index >= old_count or before.partitions[index] is not state
     ]
 
 
@@ -70,7 +73,7 @@ def brokers_change(
 
 
 def newest(before: TopicState | None, read: TopicState | None) -> TopicState | None:
-    """A topic that was read, but with the known state of a partition if that is newer."""
+    """The topic that was read; a partition keeps its known state if that is newer."""
     if before is None or read is None or before.topic_id != read.topic_id:
         return read
     states = tuple(

@@ -1,7 +1,7 @@
-"""Requests of this broker to the controller.
+"""Sends requests of this broker to the controller.
 
-Owns the path to it: a call if this broker is the controller, else a link. Retries requests that
-must reach a controller until it has responded.
+Calls the controller directly if this broker is the controller. Otherwise, sends over a link.
+Retries topic creations, controlled shutdowns and reports of failed logs; callers retry all others.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from headrace.wire.apis import (
 _RETRY_S = 0.1
 _CREATE_VERSION = 7
 _LOST_DIR = UUID(int=1)
-"""Kafka's id of the directory of logs that are lost."""
+"""Kafka's id for the directory of logs that have failed (DirectoryId.LOST)."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +41,7 @@ class ControllerClient:
         broker_epoch: Callable[[], int],
         serve: Callable[[int, dict[str, Any]], Awaitable[dict[str, Any]]],
     ) -> None:
-        """`serve` answers requests to the controller while this broker is the controller."""
+        """`serve` responds to requests while this broker is the controller."""
         self._node_id = node_id
         self._image = image
         self._role = role
@@ -49,16 +49,19 @@ class ControllerClient:
         self._clock = clock
         self._broker_epoch = broker_epoch
         self._serve = serve
-        self._offline: dict[tuple[UUID, int], None] = {}
+        self._failed_logs: dict[tuple[UUID, int], None] = {}
+        """Partitions whose log on this broker has failed, by topic id and index."""
         self._reports: dict[asyncio.Task[None], None] = {}
+        """The report in progress, if any."""
 
     def stop(self) -> None:
         for report in self._reports:
             report.cancel()
 
     async def producer_id_block(self) -> tuple[int, int]:
+        """A new block of producer ids: the first id, and the count."""
         try:
-            reply = await self.to_controller(ALLOCATE_PRODUCER_IDS, 0, self._as_sender())
+            reply = await self.to_controller(ALLOCATE_PRODUCER_IDS, 0, self._sender_fields())
         except LinkBroken as error:
             _log.warning("no producer ids from the controller: error=%s", error)
             reply = {"error_code": ErrorCode.NOT_CONTROLLER}
@@ -129,7 +132,7 @@ class ControllerClient:
 
         Returns whether that succeeded within the timeout.
         """
-        message = {**self._as_sender(), "want_shut_down": True}
+        message = {**self._sender_fields(), "want_shut_down": True}
         deadline = self._clock.monotonic() + timeout_s
         while self._broker_epoch() != -1 and len(self._image.brokers) > 1:
             left_s = deadline - self._clock.monotonic()
@@ -145,38 +148,42 @@ class ControllerClient:
             await asyncio.sleep(min(_RETRY_S, left_s))
         return True
 
-    def replica_offline(self, topic_id: UUID, index: int) -> None:
-        """Report that this broker's log of a partition has failed until it restarts."""
-        self._offline[topic_id, index] = None
-        self.report_offline()
+    def add_failed_log(self, topic_id: UUID, index: int) -> None:
+        """Report that this broker's log of a partition has failed, until this process ends."""
+        self._failed_logs[topic_id, index] = None
+        self.report_failed_logs()
 
-    def report_offline(self) -> None:
-        if self._offline and not self._reports:
-            report = asyncio.get_running_loop().create_task(self._report_failed_logs())
+    def report_failed_logs(self) -> None:
+        """Start to report all failed logs of this process, if any."""
+        if self._failed_logs and not self._reports:
+            report = asyncio.get_running_loop().create_task(self._report_until_accepted())
             self._reports[report] = None
             report.add_done_callback(self._reports.pop)
 
-    async def _report_failed_logs(self) -> None:
-        """Report to the controller until it has all of them, and again to each new controller."""
-        reported = -1
-        while reported != len(self._offline):
+    async def _report_until_accepted(self) -> None:
+        """Repeat the report until a controller has accepted all failed logs."""
+        accepted = -1
+        while accepted != len(self._failed_logs):
             partitions: dict[UUID, list[dict[str, int]]] = {}
-            for topic_id, index in self._offline:
+            for topic_id, index in self._failed_logs:
                 if topic_id in self._image.names_by_id:
                     partitions.setdefault(topic_id, []).append({"partition_index": index})
             topics = [
                 {"topic_id": id_, "partitions": entries} for id_, entries in partitions.items()
             ]
-            count = len(self._offline)
-            message = {**self._as_sender(), "directories": [{"id_": _LOST_DIR, "topics": topics}]}
+            count = len(self._failed_logs)
+            message = {
+                **self._sender_fields(),
+                "directories": [{"id_": _LOST_DIR, "topics": topics}],
+            }
             try:
                 reply = await self.to_controller(ASSIGN_REPLICAS_TO_DIRS, 0, message)
                 if reply.get("error_code", ErrorCode.NONE) == ErrorCode.NONE:
-                    reported = count
+                    accepted = count
                     continue
             except LinkBroken as error:
-                _log.info("lost logs not reported to the controller, retrying: error=%s", error)
+                _log.info("failed logs not reported to the controller, retrying: error=%s", error)
             await asyncio.sleep(_RETRY_S)
 
-    def _as_sender(self) -> dict[str, Any]:
+    def _sender_fields(self) -> dict[str, Any]:
         return {"broker_id": self._node_id, "broker_epoch": self._broker_epoch()}

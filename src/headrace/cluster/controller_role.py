@@ -1,10 +1,10 @@
-"""Whether this broker is the controller: elected, with a fence for its writes.
+"""The role of this broker: whether it is the controller, and the fence of its writes.
 
-Owns that state, the fence and the list of latest changes. Registration sets it after an election,
-the fenced writer clears it when the store rejects the fence, and other modules only read
-`is_controller`.
+Owns the role, the fence and the list of the latest changes. `Registration` sets the role after an
+election. The role is cleared when this broker resigns or stops, when it loses its registration or
+the election, and when the store rejects the fence.
 
-1. A broker is the controller only after it has read everything under its own epoch (B8).
+1. A broker is the controller only after it has read everything under its own controller epoch (B8).
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,21 @@ class ControllerRole:
         return self._fence
 
     def is_held_under(self, fence: int) -> bool:
-        """Whether this broker is the controller since the election with this fence."""
+        """Whether this broker is the controller, and was elected with this fence."""
         return self.is_controller and self._fence == fence
 
     def take(self, fence: int, epoch: int, changes: ChangeLog) -> None:
-        """This broker is the controller from now on."""
+        """Make this broker the controller; `changes` is the list of changes in the store."""
         self.is_controller = True
         self.epoch = epoch
         self._fence = fence
         self._changes = changes
 
     def drop(self) -> None:
-        """This broker is not the controller."""
+        """Make this broker a broker that is not the controller."""
         self.is_controller = False
 
     def add_changes(self, rows: Sequence[ChangeRow]) -> ChangeLog:
-        """The list of latest changes, with these rows of the next write."""
+        """Add rows to the list of the latest changes, and return it for the next write."""
         self._changes = self._changes.with_rows(rows)
         return self._changes

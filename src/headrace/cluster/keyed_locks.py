@@ -1,4 +1,4 @@
-"""Locks by key: one change of a topic or a setting at a time."""
+"""Locks by key, so that changes of the same topic or setting are made one at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -6,22 +6,23 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 
 class KeyedLocks:
-    """Locks by key. One exists while a task holds it or waits for it."""
+    """A lock exists while a task holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        """By key: the lock, and the number of tasks that hold it or wait for it."""
 
     @asynccontextmanager
     async def hold(self, key: str) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
-        self._locks[key] = (lock, users + 1)
+        lock, tasks = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, tasks + 1)
         try:
             async with lock:
                 yield
         finally:
-            lock, users = self._locks.pop(key)
-            if users > 1:
-                self._locks[key] = (lock, users - 1)
+            lock, tasks = self._locks.pop(key)
+            if tasks > 1:
+                self._locks[key] = (lock, tasks - 1)
 
     @asynccontextmanager
     async def hold_all(self, keys: Iterable[str]) -> AsyncIterator[None]:

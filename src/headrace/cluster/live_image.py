@@ -1,12 +1,11 @@
 """This broker's image of the cluster, and the listeners for its changes.
 
-Owns the image, the versions of the nodes it was read from, and the listeners. It reads the store
-and never writes it; it decides nothing.
+Owns the image, the versions of the nodes from which it was read, and the listeners. Reads the
+store, but never writes to it.
 
-1. The image changes on the loop, between two awaits, and listeners are called before anything
-   else runs.
+1. A change of the image calls all listeners before any other task runs.
 2. The ClusterImage object is never replaced, because handlers keep a reference to it.
-3. A partition's state is never replaced by one of a lower partition epoch of the same topic.
+3. The state of a partition is never replaced by one with a lower partition epoch of the same topic.
 """
 
 import asyncio
@@ -31,10 +30,13 @@ class LiveImage:
     def __init__(self, store: Store) -> None:
         self.image = ClusterImage("")
         self.versions: dict[str, int] = {}
+        """The versions of nodes, by path. Later writes check them."""
         self.replica_count = 0
-        self._parents: dict[str, bool] = {}
+        """The number of replicas of all partitions in the cluster."""
+        self._users_with_clients: dict[str, bool] = {}
         """Users whose node in the store has, or had, children: client ids with quotas."""
-        self._notifies = False
+        self._is_complete = False
+        """Whether the first image is complete. Until then, no listener is called."""
         self._store = store
         self._reading_brokers = asyncio.Lock()
         self._listeners: list[Callable[[ImageChange], None]] = []
@@ -60,7 +62,7 @@ class LiveImage:
         self.notify(ImageChange(broker_configs=(node_id,)))
 
     def set_group_config(self, group: str, config: Mapping[str, str]) -> None:
-        """Calls no listener: code that needs a group's settings reads them from the image."""
+        """Set the settings of a group. Calls no listener: their users read them from the image."""
         if config:
             self.image.group_configs[group] = config
         else:
@@ -85,9 +87,9 @@ class LiveImage:
             self.notify(ImageChange(acls=tuple(changed)))
 
     def set_tokens(self, found: Mapping[str, Token | None]) -> None:
-        """Set some delegation tokens; None removes one."""
+        """Set some delegation tokens, by id; None removes a token."""
         tokens = self.image.tokens
-        removed = tuple(each for each, token in found.items() if token is None and each in tokens)
+        removed = tuple(id_ for id_, token in found.items() if token is None and id_ in tokens)
         for token_id, token in found.items():
             if token is None:
                 tokens.pop(token_id, None)
@@ -123,7 +125,10 @@ class LiveImage:
         self.set_topic(name, None if found is None else found.state)
 
     async def read_states(self, name: str, first: int) -> None:
-        """Read one node of states, or the complete topic if they do not match it."""
+        """Read one node with partition states, or the complete topic if they do not match it.
+
+        `first` is the first partition of the node.
+        """
         topic = self.image.topics.get(name)
         read = None if topic is None else await store_reader.read_states(self._store, topic, first)
         if topic is None or read is None:
@@ -152,18 +157,20 @@ class LiveImage:
         self.versions |= versions
 
     async def read_users(self, names: Iterable[str] | None = None) -> None:
-        """Some users, or all of them."""
+        """Read some users, or all of them."""
         if names is None:
             names = [*await store_reader.read_user_names(self._store), *self.image.users]
-        found, versions, parents = await store_reader.read_users(self._store, dict.fromkeys(names))
-        self._parents.update(parents)
+        found, versions, users_with_clients = await store_reader.read_users(
+            self._store, dict.fromkeys(names)
+        )
+        self._users_with_clients.update(users_with_clients)
         for user, config in found.items():
             self.versions.pop(layout.user_config_path(user), None)
             self.set_user(user, config)
         self.versions |= versions
 
     async def read_acls(self, nodes: Iterable[int] | None = None) -> None:
-        """Some nodes of ACLs, or all of them."""
+        """Read some nodes of ACLs, or all of them."""
         found, versions = await acl_reader.read_acls(self._store, nodes)
         if nodes is None:
             found = {**dict.fromkeys(self.image.acls, ()), **found}
@@ -173,7 +180,7 @@ class LiveImage:
         self.set_acls(found)
 
     async def read_tokens(self, ids: Iterable[str] | None = None) -> None:
-        """Some delegation tokens, or all of them."""
+        """Read some delegation tokens, or all of them."""
         found, versions = await token_reader.read_tokens(self._store, ids)
         if ids is None:
             found = {**dict.fromkeys(self.image.tokens), **found}
@@ -183,19 +190,23 @@ class LiveImage:
         self.set_tokens(found)
 
     async def read_quotas(self, entities: Iterable[Entity] | None = None) -> None:
-        """The quotas of some entities, or of all; those of named users are read with the users."""
+        """Read the quotas of some entities, or of all except named users.
+
+        Quotas of named users are stored with the users.
+        """
         if entities is None:
             known = [each for each in self.image.quotas if not quota_reader.is_named_user(each)]
-            entities = [*await quota_reader.stored_entities(self._store, self._parents), *known]
+            stored = await quota_reader.stored_entities(self._store, self._users_with_clients)
+            entities = [*stored, *known]
         found, versions = await quota_reader.read_quotas(self._store, entities)
         for entity in found:
-            for path in quota_reader.nodes_of(entity):
+            for path in quota_reader.paths_of(entity):
                 self.versions.pop(path, None)
         self.versions |= versions
         self.set_quotas(found)
 
     async def read_brokers(self, watch: Watch | None = None) -> None:
-        # One at a time: of two concurrent reads, the older result could arrive last.
+        # Of two concurrent reads, the older result could arrive last and replace the newer one.
         async with self._reading_brokers:
             before = self.image.brokers
             self.image.brokers = await store_reader.read_brokers(self._store, watch)
@@ -203,20 +214,20 @@ class LiveImage:
             if change is not None:
                 self.notify(change)
 
-    async def names(self) -> list[str]:
-        """Every topic that is in the image, in the store, or in both."""
+    async def topic_names(self) -> list[str]:
+        """The names of all topics in the image or in the store."""
         stored = await self._store.children(layout.TOPICS)
         return sorted(dict.fromkeys([*stored, *self.image.topics]))
 
     def start_notifying(self) -> None:
         """Call the listeners from now on: the first image is complete."""
-        self._notifies = True
+        self._is_complete = True
 
     def notify(self, change: ImageChange) -> None:
-        for listener in self._listeners.copy() if self._notifies else ():
+        for listener in self._listeners.copy() if self._is_complete else ():
             try:
                 listener(change)
-            except Exception:  # noqa: BLE001 - its bug is not the store's, nor its neighbour's
+            except Exception:  # noqa: BLE001 - a bug of one listener must not affect the others
                 # Names only: the values can contain credentials.
                 changed = [name for name, value in change._asdict().items() if value]
                 _log.exception("image listener failed with an internal error: changed=%s", changed)

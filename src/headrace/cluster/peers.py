@@ -1,7 +1,7 @@
 """Links to other brokers: one per broker, on the inter-broker listener.
 
-Owns the open links and connection attempts. It does not know the controller, or the contents of
-requests. A request is sent once; the caller decides whether to retry.
+Owns the open links and connection attempts. Sends each request once; the caller decides whether to
+retry it.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ from headrace.runtime.link import Link, LinkBroken, Network, Refused, call
 
 CONNECT_TIMEOUT_S = 2.0
 RECONNECT_S = 0.05
+"""The pause between two connection attempts to the same broker."""
 REFUSALS_OF_DEAD_PROCESS = 2
+"""If its port refuses so many connection attempts, a process is dead."""
 CALL_TIMEOUT_S = 10.0
 
 
@@ -34,10 +36,12 @@ class Peers:
         self._listener = listener
         self._log_in = log_in
         self._links: dict[int, tuple[int, Link]] = {}
+        """By broker: the broker epoch for which the link was opened, and the link."""
         self._connection_attempts: dict[int, asyncio.Lock] = {}
 
     @property
     def has_network(self) -> bool:
+        """False for a single broker."""
         return self._network is not None
 
     async def call(

@@ -1,6 +1,6 @@
 """Hands out producer ids from blocks that the controller allocates.
 
-Owns this broker's ids. Does not allocate: `block` requests a block from the controller.
+Owns the ids that this broker has not handed out yet.
 
 1. Each id is returned once.
 2. The next block is requested before the current one is used up. Until it arrives, the rest of the
@@ -23,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 class ProducerIds:
     def __init__(self, block: Callable[[], Awaitable[tuple[int, int]]]) -> None:
-        """`block` returns the first id and the count of a new block, or raises ApiError."""
+        """`block` requests a block from the controller: the first id, and the count.
+
+        It raises ApiError if the controller allocates none.
+        """
         self._block = block
         self._ids: deque[int] = deque()
         self._lock = asyncio.Lock()

@@ -1,7 +1,7 @@
-"""Reads quotas from the store, where they are under Kafka's paths.
+"""Reads quotas from the store, which uses Kafka's paths.
 
-A user's own quotas are in the node with the user's credentials. Quotas of a client id of a user
-are two levels below it.
+The quotas of a user are in the node with its credentials, /config/users/USER. The quotas of a
+client id of this user are in /config/users/USER/clients/CLIENT_ID.
 """
 
 import logging
@@ -26,16 +26,16 @@ def limits_in(name: object, config: Mapping[str, str]) -> Mapping[str, float]:
 async def read_quotas(
     store: Store, entities: Iterable[Entity]
 ) -> tuple[dict[Entity, Mapping[str, float]], dict[str, int]]:
-    """Limits by entity, with none for entities that do not exist; and the versions of nodes."""
+    """The limits of each entity, empty if it does not exist; and the versions of the nodes."""
     versions: dict[str, int] = {}
 
     async def read(entity: Entity) -> tuple[Entity, Mapping[str, float]]:
         path = layout.quota_path(entity)
-        if is_below_user(entity):
-            room = layout.user_clients_path(dict(entity)[USER])
-            stat = await store.exists(room)
+        if is_client_of_user(entity):
+            parent = layout.user_clients_path(dict(entity)[USER])
+            stat = await store.exists(parent)
             if stat is not None:
-                versions[room] = stat.version
+                versions[parent] = stat.version
         try:
             data, stat = await store.get(path)
             versions[path] = stat.version
@@ -50,40 +50,43 @@ async def read_quotas(
 
 
 async def stored_entities(store: Store, users: Iterable[str]) -> list[Entity]:
-    """All entities in the store except named users; `users` can have client ids with quotas."""
-    rooms = [layout.CLIENT_CONFIGS, layout.IP_CONFIGS]
-    rooms += map(layout.user_clients_path, (None, *users))
+    """All entities in the store except named users.
 
-    async def read(room: str) -> list[Entity]:
+    `users` are the named users that can have client ids with quotas.
+    """
+    parents = [layout.CLIENT_CONFIGS, layout.IP_CONFIGS]
+    parents += map(layout.user_clients_path, (None, *users))
+
+    async def read(parent: str) -> list[Entity]:
         try:
-            names = await store.children(room)
+            names = await store.children(parent)
         except NoNode:
             return []
-        return [layout.entity_of_path(f"{room}/{name}") for name in names]
+        return [layout.entity_of_path(f"{parent}/{name}") for name in names]
 
-    found = await gather_bounded(read, rooms)
+    found = await gather_bounded(read, parents)
     return [user_entity(None), *(entity for entities in found for entity in entities)]
 
 
-def nodes_of(entity: Entity) -> list[str]:
-    """The paths whose versions are read with an entity."""
+def paths_of(entity: Entity) -> list[str]:
+    """The nodes whose versions `read_quotas` returns for an entity."""
     path = layout.quota_path(entity)
-    return [path, parent_of(path)] if is_below_user(entity) else [path]
+    return [path, parent_of(path)] if is_client_of_user(entity) else [path]
 
 
-def is_below_user(entity: Entity) -> bool:
-    """Whether it is a client id of a user, or of all other users."""
+def is_client_of_user(entity: Entity) -> bool:
+    """Whether the entity is a client id of a user, or of the default user."""
     return len(entity) == 2
 
 
 def is_named_user(entity: Entity) -> bool:
-    """Whether its quotas are stored with the credentials of a user."""
+    """Whether the quotas of the entity are stored with the credentials of a user."""
     return len(entity) == 1 and entity[0][0] == USER and entity[0][1] is not None
 
 
-def has_client_quotas(image: ClusterImage, user: str | None, but: Entity = ()) -> bool:
-    """Whether a client id of this user has quotas: then the user's node has children."""
+def has_client_quotas(image: ClusterImage, user: str | None, except_for: Entity = ()) -> bool:
+    """Whether a client id of this user has quotas, so that the user's node has children."""
     return any(
-        is_below_user(entity) and entity != but and dict(entity)[USER] == user
+        is_client_of_user(entity) and entity != except_for and dict(entity)[USER] == user
         for entity in image.quotas
     )

@@ -1,24 +1,28 @@
 """Registers this broker, finds the controller, and follows changes in the store.
 
-Owns the session with the store, the watches, and one task that reads after watch events. The events
-are hints (B9, coordination/port.py): each only names what to read again.
+Owns the session with the store, the watches, and one task that reads the store after watch events.
+One event can stand for several changes, so the task does not rely on its content: it reads the
+watched node again.
 
-1. One task reads, in order, and several topics concurrently. A watch is set before the read.
-2. After a reconnect, also within a session, everything is read again.
-3. When the registration is lost, listeners of the image are called before anything else, and this
-   broker has no epoch until it is registered again (B7).
-4. A broker acts as the controller after it has read everything under its own epoch (B8).
+1. Only this task reads, so that an older result never replaces a newer one. It reads several topics
+   concurrently. It sets a watch before or with the read of a node, so that it misses no change.
+2. After each reconnect, even within a session, the task reads everything again.
+3. When the registration is lost, the listeners of the image are called immediately. This broker has
+   no epoch until it is registered again (B7).
+4. A new controller acts only after it has read everything under its own controller epoch (B8).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from headrace.cluster import store_elections, store_reader
+from headrace.cluster.candidacy import Candidacy
 from headrace.cluster.changes import ImageChange
 from headrace.cluster.controller_role import ControllerRole
 from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import LiveImage
+from headrace.cluster.pending_reads import PendingReads, StatePart
 from headrace.cluster.store_elections import Election
 from headrace.coordination import layout
 from headrace.coordination.port import (
@@ -35,15 +39,11 @@ from headrace.model.errors import ApiError
 from headrace.model.topics import collision_key
 from headrace.runtime.gather_bounded import gather_bounded
 
-_BROKERS = "brokers"
-_CONTROLLER = "controller"
-_CHANGES = "changes"
-_EVERYTHING = "everything"
-_NEVER_SEEN = -1
+_NONE_APPLIED = -1
+_FORMER_SESSIONS_MAX = 10
 _RETRY_S_MIN = 0.05
 _RETRY_S_MAX = 1.0
-_PAUSE_S = 2.0
-_EXPECTED = (StoreUnavailable, StoreError, ApiError, layout.LayoutError)
+_EXPECTED_ERRORS = (StoreUnavailable, StoreError, ApiError, layout.LayoutError)
 _log = logging.getLogger(__name__)
 
 
@@ -62,11 +62,14 @@ class Registration:
         registered: Callable[[int], None],
         delete_controller_node: Callable[[], Awaitable[None]],
     ) -> None:
-        """`elected` is called when this broker, as the controller, has read everything: with True
-        if it has just become the controller. `registered` is called with each new epoch.
+        """`elected` is called each time this broker has read everything as the controller: with
+        True after its election, with False after a reconnect. `registered` is called with each new
+        broker epoch.
         """
         self.broker_epoch = -1
+        """The epoch of the registration; -1 while this broker is not registered."""
         self.last_epoch = -1
+        """The epoch of the present or last registration of this process; -1 before the first."""
         self._proof = store_elections.DirectoryProof()
         self._has_lost_data = False
         self.registered_ms = 0
@@ -85,16 +88,16 @@ class Registration:
         """The endpoints and the rack of this broker."""
         self._looks_dead = looks_dead
         self._session_id = 0
+        """The session that created the registration; 0 before the first."""
         self._former_sessions: list[int] = []
-        self._changes_seen = _NEVER_SEEN
-        self._due: dict[str, None] = {}
-        self._wakeup = asyncio.Event()
-        self._refreshes: list[asyncio.Future[None]] = []
+        """Sessions of this process or of a dead process, which can still have nodes."""
+        self._last_applied_change = _NONE_APPLIED
+        """The number of the last row of `/changes` that the image contains."""
+        self._pending_reads = PendingReads()
+        self._candidacy = Candidacy(
+            lambda: self._pending_reads.request(StatePart.CONTROLLER),
+        )
         self._task: asyncio.Task[None] | None = None
-        self._dead_controller: Election | None = None
-        self._must_resign = False
-        self._pause: asyncio.TimerHandle | None = None
-        """While this timer runs, this broker does not try to become the controller."""
 
     async def start(
         self, endpoints: Iterable[Endpoint], rack: str | None, proof: store_elections.DirectoryProof
@@ -111,18 +114,13 @@ class Registration:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        if self._pause is not None:
-            self._pause.cancel()
-        for refresh in self._refreshes:
-            refresh.cancel()
+        self._candidacy.stop()
+        self._pending_reads.cancel()
 
     async def refresh(self) -> None:
         """Wait until the image contains all changes that were written before this call."""
-        refresh = asyncio.get_running_loop().create_future()
         await self._store.sync()
-        self._refreshes.append(refresh)
-        self._read_later(_CHANGES)
-        await refresh
+        await self._pending_reads.wait_for(StatePart.CHANGES)
 
     def note_lost_data(self) -> None:
         """A log of this process has failed: later registrations do not prove that data was kept."""
@@ -130,77 +128,69 @@ class Registration:
 
     def look_for_controller(self, dead: Election | None = None) -> None:
         """Read which broker is the controller; `dead` is a controller whose process is dead."""
-        self._dead_controller = dead
-        self._read_later(_CONTROLLER)
+        self._candidacy.note_dead_controller(dead)
+        self._pending_reads.request(StatePart.CONTROLLER)
 
     def resign(self) -> None:
-        """Stop being the controller, and do not stand for election for some time."""
-        self._must_resign = True
-        self._read_later(_CONTROLLER)
+        """Stop being the controller, and do not become it again for candidacy.PAUSE_S."""
+        self._candidacy.must_resign = True
+        self._pending_reads.request(StatePart.CONTROLLER)
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._drop_registration()
         elif state is SessionState.CONNECTED:
-            self._read_later(_EVERYTHING)
+            self._pending_reads.request(StatePart.EVERYTHING)
 
     def _drop_registration(self) -> None:
         self._role.drop()
         if self._session_id not in (0, self._store.session_id):
-            self._former_sessions = [*self._former_sessions, self._session_id][-10:]
+            former_sessions = [*self._former_sessions, self._session_id]
+            self._former_sessions = former_sessions[-_FORMER_SESSIONS_MAX:]
         if self.broker_epoch != -1:
             self.broker_epoch = -1
             self._live_image.notify(ImageChange(is_lost=True))
 
-    def _read_later(self, what: str) -> None:
-        self._due[what] = None
-        self._wakeup.set()
-
     def _brokers_changed(self, _: WatchEvent) -> None:
-        self._read_later(_BROKERS)
+        self._pending_reads.request(StatePart.BROKERS)
 
     def _controller_changed(self, _: WatchEvent) -> None:
-        self._read_later(_CONTROLLER)
+        self._pending_reads.request(StatePart.CONTROLLER)
 
     def _change_list_changed(self, _: WatchEvent) -> None:
-        self._read_later(_CHANGES)
+        self._pending_reads.request(StatePart.CHANGES)
 
     async def _follow_store(self) -> None:
         failures = 0
         while True:
-            await self._wakeup.wait()
-            self._wakeup.clear()
-            due, self._due = self._due, {}
-            refreshes, self._refreshes = self._refreshes, []
+            read = await self._pending_reads.next()
             try:
-                await self._read(due)
+                await self._read(read.parts)
             except Exception as error:  # noqa: BLE001 - this broker must follow the store again
-                self._due = {**due, **self._due}
-                self._refreshes = refreshes + self._refreshes
+                self._pending_reads.add_again(read)
+                # Without a connection, the next reconnect requests a read.
                 if self._store.state is SessionState.CONNECTED:
-                    bug = None if isinstance(error, _EXPECTED) else error
+                    bug = None if isinstance(error, _EXPECTED_ERRORS) else error
                     _log.warning("image not updated, retrying: error=%s", error, exc_info=bug)
                     failures += 1
                     await asyncio.sleep(backoff(_RETRY_S_MIN, _RETRY_S_MAX, failures))
-                    self._wakeup.set()
+                    self._pending_reads.retry()
                 continue
             failures = 0
-            for refresh in refreshes:
-                if not refresh.done():
-                    refresh.set_result(None)
+            read.finish()
 
-    async def _read(self, due: dict[str, None]) -> None:
-        if _EVERYTHING in due:
+    async def _read(self, parts: Collection[StatePart]) -> None:
+        if StatePart.EVERYTHING in parts:
             await self._register_and_read()
             return
-        if _BROKERS in due:
+        if StatePart.BROKERS in parts:
             await self._live_image.read_brokers(self._brokers_changed)
             if not self._is_registered():
                 await self._register_and_read()
                 return
-        if _CONTROLLER in due:
+        if StatePart.CONTROLLER in parts:
             await self._read_controller()
-        if _CHANGES in due:
+        if StatePart.CHANGES in parts:
             await self._read_changes()
 
     def _is_registered(self) -> bool:
@@ -208,7 +198,7 @@ class Registration:
         return info is not None and info.epoch == self.broker_epoch
 
     async def _register_and_read(self) -> None:
-        """Register if the registration is lost, and read the state again."""
+        """Register if this broker is not registered, then read everything."""
         stat = await self._store.exists(layout.broker_path(self._node_id))
         if stat is None or stat.czxid != self.broker_epoch:
             self._drop_registration()
@@ -232,7 +222,7 @@ class Registration:
         if not self._is_registered():
             # The registration was removed between the two reads. No watch event follows, so read
             # again.
-            self._read_later(_BROKERS)
+            self._pending_reads.request(StatePart.BROKERS)
         await self._read_controller(reads_all=True)
 
     def _registration_document(self, history: layout.DirectoryHistory) -> bytes:
@@ -244,27 +234,28 @@ class Registration:
         )
 
     async def _read_controller(self, *, reads_all: bool = False) -> None:
-        dead, self._dead_controller = self._dead_controller, None
+        """Read which broker is the controller; with `reads_all` or as a new one, also all else."""
+        dead = self._candidacy.take_dead_controller()
         await self._store.exists(layout.CONTROLLER, self._controller_changed)
-        if self._must_resign:
-            await self._step_down()
+        if self._candidacy.must_resign:
+            await self._resign()
         election = await store_elections.elect(
             self._store,
             self._node_id,
             dead,
             former_sessions=self._former_sessions,
-            is_candidate=self._pause is None,
+            is_candidate=self._candidacy.is_candidate,
         )
         if election.fence is None:
             self._role.drop()
             if reads_all:
-                await self._load()
+                await self._read_all()
         elif not self._role.is_held_under(election.fence):
             self._role.drop()
-            changes = await self._load()
+            changes = await self._read_all()
             self._role.take(election.fence, election.controller_epoch, changes)
         elif reads_all:
-            await self._load()
+            await self._read_all()
         is_new = election != self.election
         self.election = election
         if election.fence is not None and (is_new or reads_all):
@@ -272,20 +263,16 @@ class Registration:
         if is_new:
             self._live_image.set_controller(election.controller_id)
 
-    async def _step_down(self) -> None:
-        self._must_resign = False
+    async def _resign(self) -> None:
+        self._candidacy.must_resign = False
         if not self._role.is_controller:
             return
         await self._delete_controller_node()
         self._role.drop()
-        loop = asyncio.get_running_loop()
-        self._pause = loop.call_later(_PAUSE_S, self._end_pause)
+        self._candidacy.start_pause()
 
-    def _end_pause(self) -> None:
-        self._pause = None
-        self._read_later(_CONTROLLER)
-
-    async def _load(self) -> layout.ChangeLog:
+    async def _read_all(self) -> layout.ChangeLog:
+        """Read topics, settings, users, ACLs, tokens and quotas; return the list of changes."""
         changes = await store_reader.read_changes(self._store, self._change_list_changed)
         await self._live_image.read_broker_configs()
         await self._live_image.read_group_configs()
@@ -293,45 +280,47 @@ class Registration:
         await self._read_acls()
         await self._live_image.read_tokens()
         await self._live_image.read_quotas()
-        await gather_bounded(self._read_topic, await self._live_image.names())
-        self._changes_seen = changes.last
+        await gather_bounded(self._read_topic, await self._live_image.topic_names())
+        self._last_applied_change = changes.last
         return changes
 
     async def _read_changes(self) -> None:
         changes = await store_reader.read_changes(self._store, self._change_list_changed)
+        # The image of the controller already contains its own writes.
         if not self._role.is_controller:
-            rows = changes.since(self._changes_seen)
-            if rows is None:
-                await self._load()
+            rows = changes.since(self._last_applied_change)
+            if rows is None:  # The list no longer contains all changes since then.
+                await self._read_all()
                 return
-            await self._read_rows(rows)
-        self._changes_seen = changes.last
+            await self._read_changed(rows)
+        self._last_applied_change = changes.last
 
-    async def _read_rows(self, rows: Iterable[layout.ChangeRow]) -> None:
-        wanted = dict.fromkeys(rows)
-        whole = [row.name for row in wanted if row.kind in ("topic", "config")]
-        if any(row.kind == "broker" for row in wanted):
+    async def _read_changed(self, rows: Iterable[layout.ChangeRow]) -> None:
+        """Read the nodes that these rows of `/changes` name."""
+        changed = dict.fromkeys(rows)
+        topics = [row.name for row in changed if row.kind in ("topic", "config")]
+        if any(row.kind == "broker" for row in changed):
             await self._live_image.read_broker_configs()
-        if any(row.kind == "group" for row in wanted):
+        if any(row.kind == "group" for row in changed):
             await self._live_image.read_group_configs()
-        users = [row.name for row in wanted if row.kind == "user"]
+        users = [row.name for row in changed if row.kind == "user"]
         if users:
             await self._read_users(users)
-        acls = [int(row.name, 16) for row in wanted if row.kind == "acl"]
+        acls = [int(row.name, 16) for row in changed if row.kind == "acl"]
         if acls:
             await self._read_acls(acls)
-        tokens = [row.name for row in wanted if row.kind == "token"]
+        tokens = [row.name for row in changed if row.kind == "token"]
         if tokens:
             await self._live_image.read_tokens(tokens)
-        quotas = [layout.entity_of_path(row.name) for row in wanted if row.kind == "quota"]
+        quotas = [layout.entity_of_path(row.name) for row in changed if row.kind == "quota"]
         if quotas:
             await self._live_image.read_quotas(quotas)
-        await gather_bounded(self._read_topic, dict.fromkeys(whole))
-        states: dict[str, list[int]] = {}
-        for row in wanted:
-            if row.kind == "states" and row.name not in whole:
-                states.setdefault(row.name, []).append(row.first)
-        await gather_bounded(self._read_states, states.items())
+        await gather_bounded(self._read_topic, dict.fromkeys(topics))
+        nodes_of_states: dict[str, list[int]] = {}
+        for row in changed:
+            if row.kind == "states" and row.name not in topics:
+                nodes_of_states.setdefault(row.name, []).append(row.first)
+        await gather_bounded(self._read_states, nodes_of_states.items())
 
     async def _read_topic(self, name: str) -> None:
         async with self._locks.hold(collision_key(name)):
@@ -346,8 +335,9 @@ class Registration:
         async with self._locks.hold(layout.ACLS):
             await self._live_image.read_acls(nodes)
 
-    async def _read_states(self, of_topic: tuple[str, list[int]]) -> None:
-        name, firsts = of_topic
+    async def _read_states(self, nodes_of_topic: tuple[str, list[int]]) -> None:
+        """Read some nodes with partition states of a topic, each named by its first partition."""
+        name, firsts = nodes_of_topic
         async with self._locks.hold(collision_key(name)):
             for first in firsts:
                 await self._live_image.read_states(name, first)

@@ -25,7 +25,7 @@ class ClusterSecret:
     ) -> None:
         """`tls` returns the context for TLS with other brokers."""
         self.text = ""
-        """Empty until it was read."""
+        """The secret; empty until it is read."""
         self._store = store
         self._entropy = entropy
         self.log_in = BrokerLogin(self.get, entropy, tls).log_in
@@ -34,7 +34,7 @@ class ClusterSecret:
         """Read the secret, and create it first if it does not exist."""
         for _ in range(_ATTEMPTS_MAX):
             if await self._read():
-                # The key derivation takes milliseconds: before clients are served.
+                # Derives and caches the keys. This takes milliseconds, so do it before the start.
                 broker_credential(self.text)
                 return
             text = b64encode(self._entropy(SECRET_BYTES)).decode()

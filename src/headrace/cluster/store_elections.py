@@ -1,6 +1,6 @@
-"""The base nodes of the store, the registration of brokers, and the election of the controller.
+"""Creates the base nodes of the store, registers brokers, and elects the controller.
 
-Owns these three steps. Each can be repeated after an unknown outcome. It keeps no state.
+Keeps no state. Each of the three steps can be repeated after an unknown outcome.
 
 1. An existing registration of this broker id is removed only if a former session of this process
    created it, or if its process is dead: its port refuses two connection attempts. Otherwise, this
@@ -34,23 +34,25 @@ from headrace.model.cluster import BrokerInfo
 from headrace.model.errors import ApiError, ErrorCode
 
 _ATTEMPTS_MAX = 20
-_STEP_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 """How often a broker that waits for another session checks that the store responds."""
-_SLOW_S = 0.5
+_SLOW_RESPONSE_S = 0.5
+"""A store that takes longer for a response is slow, unless the broker waited longer anyway."""
 _log = logging.getLogger(__name__)
 
 
 LooksDead = Callable[[BrokerInfo], Awaitable[bool]]
+"""Returns whether the process of a registered broker is dead: see Peers.looks_dead."""
 
 
 class DirectoryProof(NamedTuple):
-    """Which data of earlier registrations the data directory of a broker still has."""
+    """The registrations whose data the data directory of a broker still has."""
 
     directory_id: str = ""
     kept_epoch: int = -1
-    """The registration of which the directory still has all data; -1 if unproven."""
+    """The broker epoch of which the directory still has all data; -1 without a proof."""
     last_epoch: int = -1
-    """The last registration of the directory; -1 if unknown."""
+    """The last broker epoch that wrote to the directory; -1 if unknown."""
 
 
 class Election(NamedTuple):
@@ -64,7 +66,7 @@ class Election(NamedTuple):
 
 
 async def prepare(store: Store, cluster_id: str) -> None:
-    """Create the base nodes, the cluster id and the counters, as far as they are missing."""
+    """Create the base nodes, the cluster id and the counters that do not exist yet."""
     wanted = [
         *(Create(path) for path in layout.BASE_NODES),
         Create(layout.CLUSTER_ID, layout.encode_cluster_id(cluster_id)),
@@ -79,7 +81,7 @@ async def prepare(store: Store, cluster_id: str) -> None:
         try:
             await store.multi(missing)
         except (MultiFailed, UnknownOutcome):
-            # Another broker created some of them, or the outcome is unknown: check again.
+            # Another broker created some of these nodes, or the outcome is unknown: check again.
             await store.sync()
     raise StoreUnavailable("the first nodes of the cluster were not created in the store")
 
@@ -93,14 +95,16 @@ async def register(
     wait_s: float,
     looks_dead: LooksDead,
 ) -> Stat:
-    """Register this broker and return its node, whose creation id is its epoch.
+    """Register this broker, and return the stat of its node. Its `czxid` is the broker epoch.
 
-    If the process of another session is dead, the session is added to `former_sessions`.
+    `document_of` encodes the content of the node. If another session has registered this broker id,
+    and its process is dead, the session is added to `former_sessions`. If it is alive, this call
+    waits up to `wait_s` until the session expires.
     """
     path = layout.broker_path(node_id)
     attempts = 0
     while attempts < _ATTEMPTS_MAX:
-        # Read this node first: if the broker registers later elsewhere, the `multi` below fails.
+        # Read this node first: if another process then registers this id, the `multi` below fails.
         incarnation, history = await _next_incarnation(store, node_id, proof)
         deleted = asyncio.Event()
         stat = await store.exists(path, _watch_that_sets(deleted))
@@ -142,7 +146,7 @@ def _watch_that_sets(event: asyncio.Event) -> Watch:
 async def _next_incarnation(
     store: Store, node_id: int, proof: DirectoryProof
 ) -> tuple[Op, DirectoryHistory]:
-    """The next state of the broker's incarnation node."""
+    """An operation that writes the broker's incarnation node, and the history in it."""
     path = layout.incarnation_path(node_id)
     try:
         data, stat = await store.get(path)
@@ -162,7 +166,7 @@ async def _next_incarnation(
 
 
 def _kept_since(former: DirectoryHistory, last_epoch: int, kept_epoch: int) -> int:
-    """The first registration since which nothing was lost; -1 if there is none."""
+    """The first broker epoch since which the broker has lost nothing; -1 if unproven."""
     if kept_epoch == last_epoch and former.kept_since >= 0:
         return former.kept_since
     return kept_epoch
@@ -183,23 +187,23 @@ async def _is_process_dead(store: Store, node_id: int, epoch: int, looks_dead: L
 
 
 async def _wait_until_deleted(
-    store: Store, deleted: asyncio.Event, node_id: int, owner: int, wait_s: float
+    store: Store, deleted: asyncio.Event, node_id: int, session: int, wait_s: float
 ) -> None:
-    """Wait as long as the session of a former process can last.
+    """Wait until the other session's registration is deleted; raise ApiError after `wait_s`.
 
-    While the ensemble is slow or unreachable, sessions last longer, and a watch can be lost. The
-    caller then reads the registration again and waits again.
+    If the store is slow or unreachable, sessions last longer, and a watch can be lost. This call
+    then returns early. The caller reads the registration again, and waits again.
     """
     _log.info(
         "broker id is registered by another session, waiting until it expires: "
         "broker=%d session=%x wait_s=%.1f",
         node_id,
-        owner,
+        session,
         wait_s,
     )
     left_s = wait_s
     while left_s > 0:
-        step_s = min(left_s, _STEP_S)
+        step_s = min(left_s, _CHECK_INTERVAL_S)
         try:
             await asyncio.wait_for(deleted.wait(), step_s)
             return
@@ -214,18 +218,21 @@ async def _wait_until_deleted(
     )
 
 
-async def _is_responsive(store: Store, seconds: float) -> bool:
-    """Whether the store responds in time. If its connection is lost, waits until it is back."""
+async def _is_responsive(store: Store, waited_s: float) -> bool:
+    """Whether the store responds in time, and without a lost connection.
+
+    Waits until the store is connected again.
+    """
     loop = asyncio.get_running_loop()
-    began, is_connected = loop.time(), True
+    start, is_connected = loop.time(), True
     while True:
         try:
             await store.sync()
         except ConnectionLost:
             is_connected = False
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(waited_s)
         else:
-            return is_connected and loop.time() - began <= max(seconds, _SLOW_S)
+            return is_connected and loop.time() - start <= max(waited_s, _SLOW_RESPONSE_S)
 
 
 async def elect(
@@ -236,13 +243,14 @@ async def elect(
     former_sessions: Collection[int] = (),
     is_candidate: bool = True,
 ) -> Election:
-    """Become the controller if there is none and this broker `is_candidate`.
+    """Return the controller. If none exists and this broker `is_candidate`, it becomes it.
 
-    Returns the controller. `dead` is a controller whose process is dead; so are those of
-    `former_sessions`. Their /controller node is removed, but not that of a later controller (B9).
+    The process of the controller `dead`, and the processes of `former_sessions`, are dead. A
+    candidate deletes their /controller node, but never the node of a later controller.
     """
     for _ in range(_ATTEMPTS_MAX):
-        # Read the epoch before the controller: afterwards, it could be that of a later controller.
+        # Read the epoch before the controller. In the other order, it could be the epoch of a later
+        # controller.
         epoch_data, epoch_stat = await store.get(layout.CONTROLLER_EPOCH)
         epoch = layout.decode_controller_epoch(epoch_data)
         try:
@@ -253,11 +261,11 @@ async def elect(
             election = await _become_controller(store, node_id, epoch + 1, epoch_stat.version, [])
         else:
             controller_id = layout.decode_controller(data)
-            mine = stat.ephemeral_owner == store.session_id
+            is_own = stat.ephemeral_owner == store.session_id
             is_dead = dead is not None and (controller_id, epoch) == dead[:2]
             is_dead = is_dead or stat.ephemeral_owner in former_sessions
-            if mine or not is_dead or not is_candidate:
-                return Election(controller_id, epoch, epoch_stat.version if mine else None)
+            if is_own or not is_dead or not is_candidate:
+                return Election(controller_id, epoch, epoch_stat.version if is_own else None)
             removal = [Delete(layout.CONTROLLER)]
             election = await _become_controller(
                 store, node_id, epoch + 1, epoch_stat.version, removal
@@ -268,10 +276,11 @@ async def elect(
 
 
 async def _become_controller(
-    store: Store, node_id: int, epoch: int, version: int, before: list[Delete]
+    store: Store, node_id: int, epoch: int, version: int, removal: list[Delete]
 ) -> Election | None:
+    """The election of this broker; None if another broker was first, or the outcome is unknown."""
     ops: list[Op] = [
-        *before,
+        *removal,
         Create(layout.CONTROLLER, layout.encode_controller(node_id), ephemeral=True),
         Set(layout.CONTROLLER_EPOCH, layout.encode_controller_epoch(epoch), version),
     ]
@@ -280,6 +289,6 @@ async def _become_controller(
     except (MultiFailed, UnknownOutcome):
         await store.sync()
         return None
-    raised = results[-1]
-    assert raised is not None
-    return Election(node_id, epoch, raised.version)
+    epoch_stat = results[-1]
+    assert epoch_stat is not None
+    return Election(node_id, epoch, epoch_stat.version)

@@ -1,7 +1,7 @@
-"""Reads the cluster state from the store, with the versions that later writes compare.
+"""Reads the cluster state from the store, with the versions that later writes check.
 
-Owns the order of reads, and reads again if the state changes between two reads. It changes neither
-the store nor the image.
+Reads a topic again if it changes between the reads of its nodes. Changes neither the store nor the
+image.
 """
 
 import logging
@@ -36,17 +36,19 @@ async def read_topic(store: Store, name: str) -> StoredTopic | None:
             return None
         versions = {layout.topic_path(name): stat.version}
         try:
-            return await _read_rest(store, name, layout.decode_topic(name, data), versions)
+            document = layout.decode_topic(name, data)
+            return await _read_other_nodes(store, name, document, versions)
         except NoNode as error:
-            # It was deleted, or created again, during the read: its nodes change in one write.
+            # One write changes all nodes of a topic. The topic was probably deleted, or also
+            # created again, between two of the reads.
             problem = f"Topic {name} is in the store, but {error} is missing."
         except layout.LayoutError as error:
-            # Likewise if partitions were added.
+            # Partitions were probably added between two of the reads.
             problem = str(error)
     raise layout.LayoutError(problem)
 
 
-async def _read_rest(
+async def _read_other_nodes(
     store: Store, name: str, document: layout.TopicDocument, versions: Versions
 ) -> StoredTopic:
     config_path = layout.topic_config_path(name)
@@ -62,7 +64,7 @@ async def _read_rest(
         partitions += layout.decode_states(path, data, document.topic_id, assignment)
     for index, (adding, removing) in document.reassignments.items():
         partitions[index] = replace(partitions[index], adding=adding, removing=removing)
-    # Replicas and states are in different nodes. Both must be from the same moment.
+    # Replicas and states are in different nodes. If the topic changed, they might not match.
     stat_after = await store.exists(layout.topic_path(name))
     if stat_after is None or stat_after.version != versions[layout.topic_path(name)]:
         raise layout.LayoutError(f"Topic {name} changes faster than it can be read.")
@@ -72,7 +74,7 @@ async def _read_rest(
 async def read_states(
     store: Store, topic: TopicState, first: int
 ) -> tuple[list[PartitionState], int] | None:
-    """The states in one node with its version, or None if they do not fit the topic."""
+    """The partition states in one node, and its version; None if they do not match the topic."""
     path = layout.states_path(topic.name, first)
     part = topic.partitions[first : first + layout.PARTITIONS_PER_NODE]
     try:
@@ -141,9 +143,12 @@ async def read_user_names(store: Store) -> list[str]:
 async def read_users(
     store: Store, users: Iterable[str]
 ) -> tuple[dict[str, Mapping[str, str]], Versions, dict[str, bool]]:
-    """The settings of each user, empty if it does not exist; and users whose node has children."""
+    """The settings of each user, the versions of their nodes, and users whose node has children.
+
+    The settings of a user that does not exist are empty.
+    """
     versions: Versions = {}
-    parents: dict[str, bool] = {}
+    users_with_clients: dict[str, bool] = {}
 
     async def read(user: str) -> tuple[str, Mapping[str, str]]:
         path = layout.user_config_path(user)
@@ -151,17 +156,17 @@ async def read_users(
             data, stat = await store.get(path)
             versions[path] = stat.version
             if stat.cversion > 0:
-                parents[user] = True
+                users_with_clients[user] = True
             return user, layout.decode_config(path, data) if data else {}
         except NoNode:
             return user, {}
         except layout.LayoutError as error:
-            # This user cannot log in. All others can.
+            # Only this user cannot log in.
             _log.error("user ignored: error=%s", error)
             return user, {}
 
     found = dict(await gather_bounded(read, users))
-    return found, versions, parents
+    return found, versions, users_with_clients
 
 
 async def read_cluster_id(store: Store) -> str:

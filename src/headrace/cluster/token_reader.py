@@ -14,7 +14,10 @@ _log = logging.getLogger(__name__)
 async def read_tokens(
     store: Store, ids: Iterable[str] | None = None
 ) -> tuple[dict[str, Token | None], dict[str, int]]:
-    """Some tokens or all of them, and their versions. None: the token does not exist."""
+    """Read some tokens, or all of them, and the versions of their nodes.
+
+    The value None means that the token does not exist, or that its node cannot be decoded.
+    """
     versions: dict[str, int] = {}
 
     async def read(token_id: str) -> tuple[str, Token | None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from headrace.cluster.keyed_locks import KeyedLocks
 from headrace.cluster.live_image import LiveImage
-from headrace.cluster.quota_reader import has_client_quotas, is_below_user, is_named_user
+from headrace.cluster.quota_reader import has_client_quotas, is_client_of_user, is_named_user
 from headrace.controller.fenced_writer import FencedWriter
 from headrace.coordination import layout
 from headrace.coordination.layout import ChangeRow
@@ -66,7 +66,7 @@ class QuotaWriter:
             self._live_image.set_user(user, config)
             return True
         path = layout.quota_path(entity)
-        if is_below_user(entity):
+        if is_client_of_user(entity):
             ops = self._below_user(names[USER], entity, limits_to_text(limits))
         elif USER in names:
             ops = [self._node(None, limits_to_text(limits))]
@@ -102,7 +102,7 @@ class QuotaWriter:
             for path, data in above:
                 if not self._writer.knows(path):
                     ops.insert(0, Create(path, data))
-        elif not has_client_quotas(self._image, user, but=entity):
+        elif not has_client_quotas(self._image, user, except_for=entity):
             ops.append(self._writer.delete(room))
             if not self._config_of(user):
                 ops.append(self._writer.delete(owner))

@@ -234,13 +234,13 @@ class Controller:
             node
             for node in self.image.brokers
             if node != self.node_id
-            and (self._held.was_lost(node) or (node in live and live[node].is_stopping))
+            and (self._held.was_lost_lately(node) or (node in live and live[node].is_stopping))
         ]
 
     def _registered(self, epoch: int) -> None:
         self._note_registered(epoch)
-        # The controller knows a failed log only under the epoch of its report.
-        self._controller_client.report_offline()
+        # A report is valid only for the broker epoch that it contains.
+        self._controller_client.report_failed_logs()
 
     async def _delete_controller_node(self) -> None:
         await self._writer.commit([Delete(layout.CONTROLLER)])
@@ -528,24 +528,26 @@ class Controller:
         """
         return await self._controller_client.controlled_shutdown(timeout_s)
 
-    def replica_offline(self, topic_id: UUID, index: int) -> None:
+    def report_failed_log(self, topic_id: UUID, index: int) -> None:
         """Report that this broker's log of a partition has failed until it restarts."""
         self._registration.note_lost_data()
-        self._controller_client.replica_offline(topic_id, index)
+        self._controller_client.add_failed_log(topic_id, index)
 
     def wait_for_election(
-        self, partitions: Iterable[TopicPartition], names: int
+        self, partitions: Iterable[TopicPartition], name_count: int
     ) -> Awaitable[None] | None:
-        """An awaitable if one of these partitions is electing a leader: see HeldResponses."""
-        return self._held.wait_for_election(partitions, names)
+        """An awaitable if the leader of a partition was just lost: see HeldResponses."""
+        return self._held.wait_for_election(partitions, name_count)
 
-    def was_lost(self, node_id: int) -> bool:
-        """Whether the connection to a broker was lost recently: see HeldResponses.was_lost."""
-        return self._held.was_lost(node_id)
+    def was_lost_lately(self, node_id: int) -> bool:
+        """Whether the connection to a broker was just lost: see HeldResponses.was_lost_lately."""
+        return self._held.was_lost_lately(node_id)
 
-    def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
-        """The brokers that a Metadata response lists: see HeldResponses.listed."""
-        return self._held.listed(client, leaders)
+    def brokers_to_list(
+        self, client: str, leaders: Callable[[], set[int]]
+    ) -> dict[int, BrokerInfo]:
+        """The brokers that a Metadata response lists: see HeldResponses.brokers_to_list."""
+        return self._held.brokers_to_list(client, leaders)
 
     async def serve(self, api_key: int, request: dict[str, Any]) -> dict[str, Any]:
         """Respond to another broker's request to the controller."""
@@ -573,7 +575,7 @@ class Controller:
         elif change.created or changed_topics:
             self._failover.run_soon(topic.name for topic in (*change.created, *changed_topics))
         if change.has_new_controller:
-            self._controller_client.report_offline()
+            self._controller_client.report_failed_logs()
 
 
 def _has_new_configs_or_partitions(before: TopicState, after: TopicState) -> bool:

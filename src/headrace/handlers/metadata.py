@@ -212,8 +212,8 @@ def _reply(
         return {part["leader_id"] for part in partitions}
 
     brokers = broker.image.brokers
-    if broker.listed is not None:
-        brokers = broker.listed(context.peer, leaders)
+    if broker.brokers_to_list is not None:
+        brokers = broker.brokers_to_list(context.peer, leaders)
     if broker.has_isolated_leaders() and broker.node_id not in leaders():
         # librdkafka requests metadata from brokers that it is connected to, possibly only this one.
         # It forgets a broker that is not listed, and connects to another one.

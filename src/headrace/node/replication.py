@@ -111,7 +111,7 @@ class Replication:
         for partition in self._table:
             if partition.log.is_offline and partition not in self._lost:
                 self._lost[partition] = None
-                self._controller.replica_offline(partition.topic_id, int(partition.index))
+                self._controller.report_failed_log(partition.topic_id, int(partition.index))
 
     def changed(self, change: ImageChange) -> None:
         if change.brokers:

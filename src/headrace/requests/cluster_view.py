@@ -35,7 +35,7 @@ def controller_for(broker: BrokerContext, brokers: list[tuple[BrokerInfo, Endpoi
     """
     listed = {info.node_id for info, _ in brokers}
     controller = broker.image.controller_id
-    is_live = controller == broker.node_id or not broker.was_lost(controller)
+    is_live = controller == broker.node_id or not broker.was_lost_lately(controller)
     if controller in listed and (is_live or broker.node_id not in listed):
         return controller
     return broker.node_id if broker.node_id in listed else NO_CONTROLLER

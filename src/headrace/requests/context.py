@@ -90,11 +90,14 @@ class BrokerContext:
     wait_for_election: "Callable[[Iterable[TopicPartition], int], Awaitable[None] | None]" = field(
         default=_hold_nothing
     )
-    """An awaitable if one of these partitions is electing a leader: see HeldResponses."""
-    listed: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
-    """The brokers that Metadata lists (HeldResponses.listed). None: all registered ones."""
-    was_lost: "Callable[[int], bool]" = field(default=lambda _: False)
-    """Whether the connection to a broker was just lost: see HeldResponses.was_lost."""
+    """An awaitable if the leader of one of these partitions was just lost: see HeldResponses."""
+    brokers_to_list: "Callable[[str, Callable[[], set[int]]], dict[int, BrokerInfo]] | None" = None
+    """Returns the brokers that a Metadata response lists: see HeldResponses.brokers_to_list.
+
+    None: all registered ones.
+    """
+    was_lost_lately: "Callable[[int], bool]" = field(default=lambda _: False)
+    """Whether the connection to a broker was just lost: see HeldResponses.was_lost_lately."""
     has_isolated_leaders: "Callable[[], bool]" = field(default=_never)
     """Whether it is isolated, so that another broker is probably the leader of its partitions."""
     authorizer: "Authorizer" = field(default_factory=AllowAll)

@@ -43,16 +43,16 @@ def test_loss_is_remembered_for_some_seconds() -> None:
     losses.expire(2)
     assert losses.was_lost_lately(2, 5.0 + LINGER_S - 0.01)
     assert not losses.was_lost_lately(2, 5.0 + LINGER_S)
-    losses.back(2)
+    losses.reconnected(2)
     assert not losses.was_lost_lately(2, 5.0)
 
 
 def test_new_connection_ends_the_loss() -> None:
     losses = Losses()
     losses.lost(2, 5.0)
-    assert losses.back(2)
+    assert losses.reconnected(2)
     assert not losses.is_lost(2, 5.0)
-    assert not losses.back(2)
+    assert not losses.reconnected(2)
     assert losses.lost(2, 5.1), "the next loss counts again"
 
 
@@ -133,7 +133,7 @@ def test_request_resumes_when_the_connection_is_back_or_the_limit_has_passed() -
         assert waiting is not None
         task = asyncio.ensure_future(waiting)
         await asyncio.sleep(0)
-        holds.back(2)
+        holds.reconnected(2)
         await task
         holds.lost(2)
         waiting = hold(holds, "a")
@@ -191,7 +191,7 @@ def test_lost_broker_is_listed_only_by_the_first_response_or_if_it_leads() -> No
         holds = HeldResponses(image, SystemClock())
 
         def listed(client: str, *leaders: int) -> list[int]:
-            return sorted(holds.listed(client, lambda: set(leaders)))
+            return sorted(holds.brokers_to_list(client, lambda: set(leaders)))
 
         holds.removed(image.brokers.pop(3))
         assert listed("x") == [1, 2], "it stopped cleanly"
@@ -204,7 +204,7 @@ def test_lost_broker_is_listed_only_by_the_first_response_or_if_it_leads() -> No
         assert listed("y", 1) == [1, 2]
         assert listed("y", 1) == [1]
         image.brokers[2] = info
-        holds.back(2)
+        holds.reconnected(2)
         assert listed("x", 1) == [1, 2]
         holds.stop()
 
@@ -257,7 +257,7 @@ def test_requests_to_a_leader_wait_while_the_image_names_a_lost_one(api: int) ->
 def request_leader(member: Member) -> "Awaitable[Message] | Message":
     """What a client's Metadata request gets from this broker."""
     member.broker.wait_for_election = member.controller.wait_for_election
-    member.broker.listed = member.controller.listed
+    member.broker.brokers_to_list = member.controller.brokers_to_list
     context = RequestContext(METADATA, 12, 1, None, "127.0.0.1:1", "PLAINTEXT")
     return metadata.handle(member.broker, context, {"topics": [{"name": "t", "topic_id": None}]})
 

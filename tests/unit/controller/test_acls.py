@@ -114,7 +114,7 @@ def test_read_that_a_deletion_overtakes_does_not_restore_the_deleted(
             return found
 
         leader.store.get = slow  # type: ignore[method-assign]
-        reading = asyncio.create_task(controller._registration._load())
+        reading = asyncio.create_task(controller._registration._read_all())
         await is_read.wait()
         delete = (
             controller.alter_user("ann", lambda _: {})

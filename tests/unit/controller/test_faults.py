@@ -179,7 +179,7 @@ def test_a_slow_store_lets_a_broker_wait_longer_for_the_former_session(
 ) -> None:
     """The ensemble expires no session while it is slow or has no leader."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(store_elections, "_SLOW_S", 0.02)
+    monkeypatch.setattr(store_elections, "_SLOW_RESPONSE_S", 0.02)
 
     @scenario
     async def check(broker: Broker) -> None:
@@ -201,7 +201,7 @@ def test_a_slow_store_lets_a_broker_wait_longer_for_the_former_session(
 
         monkeypatch.setattr(store, "sync", slow_sync)
         late = Controller(store, 5, registration_wait_s=0.06)
-        monkeypatch.setattr(store_elections, "_STEP_S", 0.02)
+        monkeypatch.setattr(store_elections, "_CHECK_INTERVAL_S", 0.02)
         await late.start(ENDPOINTS)
         assert 5 in late.image.brokers
         await late.stop()

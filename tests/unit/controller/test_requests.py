@@ -236,8 +236,8 @@ async def test_failed_disk_ends_leaderships_and_is_reported_to_a_new_controller(
     await cluster.leader.controller.create_topic("u", assignment={0: [3]})
     await cluster.agree()
     member = cluster.members[3]
-    member.controller.replica_offline(topic_id(member, "t"), 0)
-    member.controller.replica_offline(topic_id(member, "u"), 0)
+    member.controller.report_failed_log(topic_id(member, "t"), 0)
+    member.controller.report_failed_log(topic_id(member, "u"), 0)
     await until(lambda: cluster.leader.state("u").leader == NO_LEADER)
     await cluster.agree()
     assert (member.state().leader, member.state().isr) == (2, (2,))
@@ -253,7 +253,7 @@ async def test_a_lost_disk_is_reported_under_each_new_registration(cluster: Clus
     await cluster.leader.controller.create_topic("t", assignment={0: [2]})
     await cluster.agree()
     member = cluster.members[2]
-    member.controller.replica_offline(topic_id(member, "t"), 0)
+    member.controller.report_failed_log(topic_id(member, "t"), 0)
     await until(lambda: cluster.leader.state().leader == NO_LEADER)
     before = member.controller.broker_epoch
     await cluster.leader.store.delete(layout.broker_path(2))
@@ -270,7 +270,7 @@ async def test_a_lost_disk_is_reported_under_each_new_registration(cluster: Clus
 async def test_a_broker_with_a_lost_disk_does_not_rejoin_the_isr(cluster: Cluster) -> None:
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
     await cluster.agree()
-    cluster.members[3].controller.replica_offline(topic_id(cluster.members[3], "t"), 0)
+    cluster.members[3].controller.report_failed_log(topic_id(cluster.members[3], "t"), 0)
     await until(lambda: cluster.leader.state().isr == (2,))
     await cluster.agree()
     slot = await alter(cluster, cluster.members[2], (2, 3))
@@ -283,7 +283,7 @@ async def test_a_recreated_topic_does_not_inherit_the_lost_disk(cluster: Cluster
     await cluster.leader.controller.create_topic("t", assignment={0: [3, 2]})
     await cluster.agree()
     former = topic_id(cluster.members[3], "t")
-    cluster.members[3].controller.replica_offline(former, 0)
+    cluster.members[3].controller.report_failed_log(former, 0)
     await until(lambda: cluster.leader.state().isr == (2,))
     await cluster.leader.controller.delete_topic("t")
     await cluster.agree()

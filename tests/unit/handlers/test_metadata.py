@@ -208,7 +208,7 @@ def test_responses_name_this_broker_while_the_controller_is_not_live(
     client.broker.image.brokers[7] = replace(known, node_id=7)
     assert client.ask(api, version, request)["controller_id"] == 7
     # It was killed, and its registration and role still exist.
-    client.broker.was_lost = lambda node: node == 7
+    client.broker.was_lost_lately = lambda node: node == 7
     assert client.ask(api, version, request)["controller_id"] == 1
     client.broker.image.brokers.clear()
     assert client.ask(api, version, request)["controller_id"] == -1

@@ -1,1 +1,1 @@
-"""Failure detection: probes of brokers, decisions about them, and responses that wait for one."""
+"""Failure detection: probes brokers, decides which are live, delays responses about failed ones."""

@@ -1,9 +1,9 @@
 """Acts on connection events: marks brokers live, removes dead ones, or resigns as controller.
 
-As the controller: a broker that responds is live, one that refuses connections is removed, and a
-silent one loses its partitions. As any other broker: if the controller refuses connections, become
-the controller unless another broker is first. On every broker: responses that name a broker whose
-connection was just lost wait (`held`).
+On the controller: a broker that responds is live, a broker that refuses connections is removed, and
+a silent broker loses its partitions. On any other broker: if the controller refuses connections,
+this broker tries to become the controller. On every broker: responses that would name a broker
+whose connection was just lost wait (`held`).
 """
 
 import asyncio
@@ -20,9 +20,11 @@ from headrace.cluster.registration import Registration
 from headrace.env.clock import Clock
 from headrace.model.cluster import BrokerInfo, ClusterImage
 
-_CONTACT_PROBES = 4
+_RECENT_PROBES = 4
+"""A response is recent if it is not older than so many probe intervals."""
 _FORMER_CONTROLLER_S = 1.0
-_PAIR = 2
+"""How long a new controller waits for a response of its predecessor, at most."""
+_BROKERS_FOR_MAJORITY = 3
 _log = logging.getLogger(__name__)
 
 
@@ -42,7 +44,11 @@ class FailureDetector:
         registration: Registration,
         silence_s: float,
     ) -> None:
-        """As the controller: `elect` starts elections soon, `remove` removes a dead broker."""
+        """`elect` and `remove` are called on the controller only.
+
+        `elect` starts elections soon; `remove` deletes the registration of a dead broker. A broker
+        without a response for `silence_s` is silent.
+        """
         self._registration = registration
         self._node_id = node_id
         self._image = image
@@ -66,7 +72,7 @@ class FailureDetector:
             reached=self._reached,
             refused=self._refused,
             silent=self._fell_silent,
-            linked=lambda info: held.back(info.node_id),
+            linked=lambda info: held.reconnected(info.node_id),
             lost=lambda info: held.lost(info.node_id),
         )
 
@@ -86,13 +92,13 @@ class FailureDetector:
             await asyncio.wait(removals)
 
     def elected(self, is_new: bool) -> None:
-        """This broker was elected controller, or the controller has read the state again."""
+        """This broker has read everything as the controller; `is_new`: for the first time."""
         if is_new:
             self._liveness.start_as_controller(self._image.brokers)
             former = self._image.brokers.get(self._image.controller_id)
             if former is not None and former.node_id != self._node_id:
                 self._check_former_controller(former)
-        # It might be the same controller as before, whose registration was lost for a while.
+        # This broker can have been the controller before it lost its registration for some time.
         self.update()
         dead, self._dead_controller = self._dead_controller, None
         if dead is not None and self._image.brokers.get(dead.node_id) == dead:
@@ -117,22 +123,25 @@ class FailureDetector:
     def _fell_silent(self, info: BrokerInfo) -> None:
         self._liveness.mark_silent(info.node_id, info.epoch)
         if self._liveness.silent(self._image.brokers) is None:
-            self._judge_silence()
+            self._handle_silent_brokers()
         elif self._silence_timer is None:
-            # Other brokers might be unresponsive as well; one probe interval will show.
-            self._judge_later(self._silence_s / PROBES_PER_SILENCE)
+            # Other brokers might be unresponsive as well. If most are, this broker is the isolated
+            # one. Wait for one probe interval, which will show that.
+            self._handle_silent_brokers_in(self._silence_s / PROBES_PER_SILENCE)
 
-    def _judge_later(self, wait_s: float) -> None:
+    def _handle_silent_brokers_in(self, wait_s: float) -> None:
         if self._silence_timer is not None:
             self._silence_timer.cancel()
-        self._silence_timer = asyncio.get_running_loop().call_later(wait_s, self._judge_silence)
+        self._silence_timer = asyncio.get_running_loop().call_later(
+            wait_s, self._handle_silent_brokers
+        )
 
     def reaches_no_majority(self) -> bool:
-        """Whether most brokers have not responded recently, so that this one might be isolated."""
-        since = self._clock.monotonic() - _CONTACT_PROBES * self._silence_s / PROBES_PER_SILENCE
+        """Whether most brokers have not responded recently: then this broker might be isolated."""
+        since = self._clock.monotonic() - _RECENT_PROBES * self._silence_s / PROBES_PER_SILENCE
         return not self._liveness.half_responded(self._image.brokers, since)
 
-    def _judge_silence(self) -> None:
+    def _handle_silent_brokers(self) -> None:
         if self._silence_timer is not None:
             self._silence_timer.cancel()
             self._silence_timer = None
@@ -144,7 +153,7 @@ class FailureDetector:
             self._registration.resign()
             return
         if silent and self.reaches_no_majority():
-            self._judge_later(self._silence_s / PROBES_PER_SILENCE)
+            self._handle_silent_brokers_in(self._silence_s / PROBES_PER_SILENCE)
             return
         for info in silent:
             if self._liveness.is_admitted(info.node_id, info.epoch):
@@ -153,23 +162,24 @@ class FailureDetector:
                 self._elect()
 
     def _check_former_controller(self, former: BrokerInfo) -> None:
-        """A former controller that is still registered has resigned: it is probably isolated.
+        """Elect other leaders if the former controller does not respond.
 
-        Wait a moment for a response. Without one, elect other leaders before its session ends.
+        It is still registered, so it has resigned because it is probably isolated. Its session can
+        last for many seconds.
         """
         wait_s = min(_FORMER_CONTROLLER_S, self._silence_s / PROBES_PER_SILENCE)
         since = self._clock.monotonic()
 
-        def judge() -> None:
+        def check_response() -> None:
             # Of two brokers that cannot reach each other, neither knows which one is isolated.
             is_silent = not self._liveness.has_responded(former.node_id, since)
-            if is_silent and len(self._image.brokers) > _PAIR:
+            if is_silent and len(self._image.brokers) >= _BROKERS_FOR_MAJORITY:
                 self._liveness.mark_silent(former.node_id, former.epoch)
-                self._judge_silence()
+                self._handle_silent_brokers()
 
         if self._former_timer is not None:
             self._former_timer.cancel()
-        self._former_timer = asyncio.get_running_loop().call_later(wait_s, judge)
+        self._former_timer = asyncio.get_running_loop().call_later(wait_s, check_response)
 
     def _remove(self, info: BrokerInfo) -> None:
         task = asyncio.get_running_loop().create_task(self._remove_broker(info))

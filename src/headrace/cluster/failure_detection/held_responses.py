@@ -1,11 +1,11 @@
 """Delays responses that would name a broker whose connection was just lost; see `loss_machine`.
 
-Owns the waits of those requests, and wakes them when the image changes, when a connection is back,
-or when HOLD_S has passed.
+Owns the waiting requests. Wakes them when the image changes, when a broker responds on a new
+connection, or when HOLD_S has passed.
 
-1. A request that names no lost broker costs a lookup per partition, a system call per leader, and
-   no task.
-2. Waiting requests resume WAKES_PER_STEP at a time: the loop serves others in between.
+1. If a response names no lost broker, the check costs a lookup per partition, a system call per
+   leader, and no task.
+2. At most WAKES_PER_STEP requests are woken in one step, so that the loop also serves others.
 """
 
 import asyncio
@@ -29,25 +29,29 @@ class HeldResponses:
     def __init__(
         self, image: ClusterImage, clock: Clock, is_ended: Callable[[int], bool] = _never
     ) -> None:
-        """`is_ended` checks the connection to a broker, before an event reports its end."""
+        """`is_ended` checks a connection to a broker, which can end before an event reports it."""
         self._image = image
         self._is_ended = is_ended
         self._removed: dict[int, BrokerInfo] = {}
-        self._informed: set[str] = set()
-        """Connections that had a Metadata response since the first recent loss."""
+        """Brokers that were lost lately, and are no longer registered."""
+        self._clients_with_response: set[str] = set()
+        """Client connections that got a Metadata response since a broker was lost."""
         self._clock = clock
         self._losses = Losses()
         self._waits: deque[asyncio.Future[None]] = deque()
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        """By lost broker: wakes the requests that wait because of it."""
 
     def lost(self, node_id: int) -> None:
+        """The connection to a broker was closed or reset."""
         if self._losses.lost(node_id, self._clock.monotonic()):
-            self._informed.clear()
+            self._clients_with_response.clear()
             loop = asyncio.get_running_loop()
             self._timers[node_id] = loop.call_later(HOLD_S, self._expire, node_id)
 
-    def back(self, node_id: int) -> None:
-        if self._losses.back(node_id):
+    def reconnected(self, node_id: int) -> None:
+        """A broker has responded on a new connection."""
+        if self._losses.reconnected(node_id):
             self._timers.pop(node_id).cancel()
             self.wake()
 
@@ -56,14 +60,16 @@ class HeldResponses:
         if self._losses.was_lost_lately(info.node_id, self._clock.monotonic()):
             self._removed[info.node_id] = info
 
-    def was_lost(self, node_id: int) -> bool:
-        """Whether the connection to a broker was lost recently, and it has not responded since."""
+    def was_lost_lately(self, node_id: int) -> bool:
+        """Whether the connection to a broker was lost lately, and it has not responded since."""
         if self._is_ended(node_id):
             self.lost(node_id)
         return self._losses.was_lost_lately(node_id, self._clock.monotonic())
 
-    def listed(self, client: str, leaders: Callable[[], set[int]]) -> dict[int, BrokerInfo]:
-        """The brokers that a Metadata response lists.
+    def brokers_to_list(
+        self, client: str, leaders: Callable[[], set[int]]
+    ) -> dict[int, BrokerInfo]:
+        """The brokers that a Metadata response lists: see rule 2 of `loss_machine`.
 
         `client` identifies the connection; `leaders` returns the leaders that the response names.
         """
@@ -72,11 +78,11 @@ class HeldResponses:
         lost = [node for node in self._timers if self._losses.was_lost_lately(node, now)]
         if not lost:
             self._removed.clear()
-            self._informed.clear()
+            self._clients_with_response.clear()
             return brokers
-        if client not in self._informed:
-            if len(self._informed) < HELD_NAMES_MAX:
-                self._informed.add(client)
+        if client not in self._clients_with_response:
+            if len(self._clients_with_response) < HELD_NAMES_MAX:
+                self._clients_with_response.add(client)
             return self._removed | brokers
         named = leaders()
         return {node: info for node, info in brokers.items() if node not in lost or node in named}
@@ -86,7 +92,7 @@ class HeldResponses:
         self.wake()
 
     def wake(self) -> None:
-        """Each waiting request checks its condition again, for example after an image change."""
+        """Make each waiting request check again whether it must wait."""
         self._wake_some(len(self._waits))
 
     def stop(self) -> None:
@@ -97,23 +103,23 @@ class HeldResponses:
         self.wake()
 
     def wait_for_election(
-        self, partitions: Iterable[TopicPartition], names: int
+        self, partitions: Iterable[TopicPartition], name_count: int
     ) -> Awaitable[None] | None:
-        """Return an awaitable if a response must wait, as it would name a lost leader; else None.
+        """An awaitable if a response must wait, because it would name a lost leader; else None.
 
-        `names` is how many names the request has; the waiting request keeps them in memory.
+        `name_count` is the number of names in the request, which stay in memory while it waits.
         """
         rest = iter(partitions)
         first = self._first_lost(rest)
-        if first is None or not self._losses.hold(names):
+        if first is None or not self._losses.hold(name_count):
             return None
-        return self._wait(chain([first], rest), names)
+        return self._wait(chain([first], rest), name_count)
 
     def _first_lost(self, partitions: Iterator[TopicPartition]) -> TopicPartition | None:
-        """The first partition whose leader is lost, with the iterator behind it.
+        """The first partition whose leader is lost; the iterator then continues after it.
 
-        The connection to each leader is checked: the event of its end can be queued on the
-        loop behind this request.
+        Checks the connection to each leader, because the loop can run this request before the event
+        that reports the end of the connection.
         """
         if len(self._image.brokers) == 1:
             return None
@@ -130,7 +136,7 @@ class HeldResponses:
             reachable.add(state.leader)
         return None
 
-    async def _wait(self, partitions: Iterator[TopicPartition], names: int) -> None:
+    async def _wait(self, partitions: Iterator[TopicPartition], name_count: int) -> None:
         losses = self._losses
         limit = self._clock.monotonic() + HOLD_S
         try:
@@ -140,7 +146,7 @@ class HeldResponses:
                     self._waits.append(wait)
                     await wait
         finally:
-            losses.release(names)
+            losses.release(name_count)
 
     def _has_lost_leader(self, partition: TopicPartition) -> bool:
         state = self._image.partition(*partition)

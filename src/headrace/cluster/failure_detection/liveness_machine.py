@@ -1,11 +1,12 @@
-"""Decides which brokers are live: registered, connected to the controller, and not stopping.
+"""Decides on the controller which brokers are live.
 
-Pure: time and the image's brokers are arguments. A new controller considers all registered brokers
-live. A broker that registers later is admitted when it has responded.
+A broker is live if it is registered, and has responded to the controller under its present epoch.
+A new controller considers all registered brokers live. A broker that registers later is admitted
+when it has responded. Pure: time and the registered brokers are arguments.
 
-1. If the process of a broker that was marked dead still runs, that was a mistake. The broker is
-   admitted again after a wait, which doubles with each mistake: a bad link must not cause elections
-   again and again.
+1. If a broker was marked dead although its process still runs, that was a mistake. The broker is
+   admitted again after a wait, which doubles with each mistake, so that a bad link does not cause
+   repeated elections.
 2. If most brokers do not respond to the controller, the controller is the isolated one. It must not
    mark them dead, and must not remove them from an ISR.
 """

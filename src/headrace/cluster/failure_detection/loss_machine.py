@@ -16,7 +16,9 @@ a second for librdkafka. Such a response waits until the image names another lea
 """
 
 HOLD_S = 0.3
+"""How long a response waits, at most."""
 LINGER_S = 3.0
+"""How long a loss affects the brokers that Metadata responses list."""
 HELD_MAX = 1000
 HELD_NAMES_MAX = 10_000
 
@@ -26,8 +28,9 @@ class Losses:
         self._until: dict[int, float] = {}
         """By lost broker: until when responses that name it wait; 0 once HOLD_S has passed."""
         self._lately_until: dict[int, float] = {}
-        self._held = 0
-        self._names = 0
+        """By broker that was lost lately: until when rule 2 applies."""
+        self._held_requests = 0
+        self._held_names = 0
 
     def lost(self, node_id: int, now: float) -> bool:
         """The connection to a broker was closed or reset. Returns whether that is new."""
@@ -37,7 +40,7 @@ class Losses:
         self._lately_until[node_id] = now + LINGER_S
         return True
 
-    def back(self, node_id: int) -> bool:
+    def reconnected(self, node_id: int) -> bool:
         """A broker responds on a new connection. Returns whether it was lost before."""
         self._lately_until.pop(node_id, None)
         return self._until.pop(node_id, None) is not None
@@ -47,20 +50,22 @@ class Losses:
         self._until[node_id] = 0.0
 
     def is_lost(self, node_id: int, now: float) -> bool:
+        """Whether responses that name this broker wait now."""
         return self._until.get(node_id, now) > now
 
     def was_lost_lately(self, node_id: int, now: float) -> bool:
         """Whether this broker was lost less than LINGER_S ago, and has not responded since."""
         return self._lately_until.get(node_id, now) > now
 
-    def hold(self, names: int) -> bool:
-        """Count a request that waits, with this many names; False: the limits are reached."""
-        if self._held >= HELD_MAX or self._names + names > HELD_NAMES_MAX:
+    def hold(self, name_count: int) -> bool:
+        """Count a waiting request with so many names. False if a limit is reached: do not wait."""
+        if self._held_requests >= HELD_MAX or self._held_names + name_count > HELD_NAMES_MAX:
             return False
-        self._held += 1
-        self._names += names
+        self._held_requests += 1
+        self._held_names += name_count
         return True
 
-    def release(self, names: int) -> None:
-        self._held -= 1
-        self._names -= names
+    def release(self, name_count: int) -> None:
+        """A request no longer waits."""
+        self._held_requests -= 1
+        self._held_names -= name_count

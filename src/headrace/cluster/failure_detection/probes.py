@@ -1,13 +1,13 @@
-"""Failure detection: each broker keeps one connection to each other broker.
+"""Watches the other brokers over one connection each, and reports events of these connections.
 
-Owns one task per watched broker. A connection that ends is opened again; two refused attempts 50 ms
-apart mean that the process is dead. Only the controller judges silence: it probes each broker, and
-one that does not respond for `silence_s` is silent.
+Owns one task per watched broker. The task opens an ended connection again. Two refused attempts
+50 ms apart mean that the process is dead. The controller also sends probes over its connections: a
+broker that responds to none for `silence_s` is silent. All other connections are idle.
 
-1. Each event concerns one incarnation. A broker that registers again is watched again.
-2. This module decides nothing: the receivers of its events check them against the store.
-3. Each broker keeps one connection to each other broker, idle except for the controller's probes.
-   So each broker learns of a failure (`lost`) within a millisecond, not only the controller.
+1. Each event concerns one incarnation. A broker that registers again is watched by another task.
+2. This module makes no decisions: the receivers of its events check them against the store.
+3. Each broker has its own connection to each other broker. So not only the controller learns of a
+   failure (`lost`) within a millisecond.
 """
 
 import asyncio
@@ -23,9 +23,11 @@ from headrace.runtime.link import Link, LinkBroken, Refused, call
 from headrace.wire.apis import API_VERSIONS
 
 _RETRY_S_MAX = 1.0
-_NOT_YET_S = 0.25
+_PROBE_S_UNTIL_LIVE = 0.25
+"""The probe interval for a broker that responds, but is not live yet."""
 PROBES_PER_SILENCE = 6
 _PROBES_PER_TIMEOUT = 2
+"""The timeout of one probe, in probe intervals."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +51,10 @@ class Probes:
         linked: Report,
         lost: Report,
     ) -> None:
+        """On every broker: `linked` reports the response on a new connection, `lost` a connection
+        that was closed or reset, and `refused` a dead process. On the controller: `reached` reports
+        each response and returns whether the broker is live, `silent` a silent broker.
+        """
         self._node_id = node_id
         self._image = image
         self._role = role
@@ -79,11 +85,11 @@ class Probes:
             if key not in self._watches:
                 watch = self._probe if is_controller else self._watch_connection
                 task = asyncio.get_running_loop().create_task(watch(info))
-                task.add_done_callback(_report)
+                task.add_done_callback(_log_internal_error)
                 self._watches[key] = task
 
     async def stop(self) -> None:
-        # The session ends next, which would call `update` again.
+        # Afterwards, the end of the session calls `update` again.
         self._is_stopped = True
         tasks = list(self._watches.values())
         self._watches.clear()
@@ -93,7 +99,7 @@ class Probes:
             await asyncio.wait(tasks)
 
     async def _watch_connection(self, info: BrokerInfo) -> None:
-        """As a broker: one probe per connection, then only wait for its end."""
+        """If this broker is not the controller: send one probe, then wait until the link ends."""
         failures = 0
         while True:
             link = await self._link(info)
@@ -113,7 +119,7 @@ class Probes:
             await ended
 
     async def _probe(self, info: BrokerInfo) -> None:
-        """As the controller: send a probe periodically."""
+        """If this broker is the controller: send a probe periodically."""
         silence = _Silence(self._silence_s, self._clock, lambda: self._silent(info))
         interval_s = self._silence_s / PROBES_PER_SILENCE
         failures = 0
@@ -130,7 +136,9 @@ class Probes:
                         failures = 0
                         self._linked(info)
                         is_live = self._reached(info)
-                        await asyncio.wait([ended], timeout=interval_s if is_live else _NOT_YET_S)
+                        await asyncio.wait(
+                            [ended], timeout=interval_s if is_live else _PROBE_S_UNTIL_LIVE
+                        )
                         continue
                 except LinkBroken:
                     pass
@@ -168,7 +176,7 @@ class Probes:
 
 
 class _Silence:
-    """Reports once that a broker has not responded for some seconds."""
+    """Reports once that a broker has not responded for so many seconds."""
 
     def __init__(self, seconds: float, clock: Clock, report: Callable[[], None]) -> None:
         self._seconds = seconds
@@ -190,10 +198,10 @@ class _Silence:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._fire)
 
     def _fire(self) -> None:
-        patience_s = self._seconds / PROBES_PER_SILENCE
-        if self._clock.monotonic() - self._due > patience_s:
-            # This process was paused: the response might be in its socket.
-            self._arm(patience_s)
+        extra_s = self._seconds / PROBES_PER_SILENCE
+        if self._clock.monotonic() - self._due > extra_s:
+            # This process was paused, so a response might wait in its socket.
+            self._arm(extra_s)
         else:
             self._report()
 
@@ -201,7 +209,7 @@ class _Silence:
     _timer: asyncio.TimerHandle | None = None
 
 
-def _report(task: "asyncio.Task[None]") -> None:
+def _log_internal_error(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
         _log.error(
             "failure detection of a broker failed with an internal error", exc_info=task.exception()
