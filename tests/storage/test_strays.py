@@ -128,6 +128,30 @@ def test_replica_of_a_recreated_topic_is_moved_aside_then_removed(is_restarted: 
     assert directory.get(A) is not None
 
 
+@pytest.mark.parametrize("is_checkpointed", [True, False])
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_replica_is_removed_if_its_topic_is_created_again_after_the_start(
+    is_restarted: bool, is_checkpointed: bool
+) -> None:
+    files = made(is_checkpointed=is_checkpointed)
+    directory = opened(files, {})
+    shell = Shell(directory, {OTHER_ID: "a"}, StoreRecord("store", 6), 5.0)
+    shell.strays.start(1.0)
+    shell.work()
+    directory.create(A, OTHER_ID, CONFIG)
+    (stray,) = directory.strays
+    if is_restarted:
+        directory = opened(files.killed(), {A: OTHER_ID}, None)
+        shell = Shell(directory, {OTHER_ID: "a"}, StoreRecord("store", 7), 5.0)
+        shell.strays.start(10.0)
+        shell.work()
+    for _ in range(2):
+        shell.strays.tick(20.0, is_connected=True)
+        shell.work()
+    assert stray not in names(directory)
+    assert directory.get(A) is not None
+
+
 def test_replica_stays_if_its_topic_is_in_the_image() -> None:
     assert removed(opened(made(), {}), {ID: "a"}) == []
 

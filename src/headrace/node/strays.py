@@ -10,6 +10,8 @@ loop; a worker reads and writes files, and another one removes the directories.
    this broker has recorded the partition with the same id. A damaged directory, one with `.lost`
    files, or one that Apache Kafka wrote stays.
 3. Removal begins log.segment.delete.delay.ms after the start, while the store is connected.
+4. A stray that gets another name after the start, because its topic was created again, is removed
+   like the others.
 """
 
 import json
@@ -91,12 +93,15 @@ class Strays:
         self._submit = submit
         self._remove = remove
         self._names: list[str] = []
+        self._renamed: set[str] = set()
+        """All `strays` of the directory that were added to `_names`."""
         self._due = math.inf
 
     def start(self, now: float) -> None:
         """Look for strays, and decide whether they can be removed."""
         logs = self._logs
-        self._names = [*map(str, logs.unopened), *logs.strays]
+        self._names = [*map(str, logs.unopened)]
+        self._add_renamed()
         path = f"{logs.path}/{FILE}"
         job = partial(_update, logs.files, path, self._now, has_strays=bool(self._names))
         self._submit(job, partial(self._updated, now + self._delay_s))
@@ -117,12 +122,20 @@ class Strays:
 
     def tick(self, now: float, *, is_connected: bool) -> None:
         """Examine some strays when they are due, and remove them."""
-        if now < self._due or not is_connected or not self._names:
+        if now < self._due or not is_connected:
+            return
+        self._add_renamed()
+        if not self._names:
             return
         names, self._names = self._names[:_PER_TICK_MAX], self._names[_PER_TICK_MAX:]
         recorded = {name: self._logs.recorded_id(name) for name in names}
         job = partial(_topic_ids, self._logs.files, self._logs.path, recorded)
         self._submit(job, self._examined)
+
+    def _add_renamed(self) -> None:
+        added = [name for name in self._logs.strays if name not in self._renamed]
+        self._renamed.update(added)
+        self._names += added
 
     def _examined(self, topic_ids: object, error: BaseException | None) -> None:
         """Rename the directories of stray replicas. A worker thread then deletes them."""

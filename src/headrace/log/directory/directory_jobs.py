@@ -10,6 +10,14 @@ DELETE_SUFFIX = "-delete"
 _LOG = logging.getLogger(__name__)
 
 
+def id_in_name(name: str, ending: str) -> uuid.UUID | None:
+    """The id in the name of a renamed directory."""
+    try:
+        return uuid.UUID(hex=name.removesuffix(ending).rpartition(".")[2])
+    except ValueError:
+        return None
+
+
 class DeletedDirectories:
     """Renames the directories of deleted partitions, until a worker removes them."""
 
@@ -21,10 +29,14 @@ class DeletedDirectories:
         self.unopened: set[str] = set()
         """Directories of new partitions whose logs are not opened yet."""
 
-    def unused_path(self, name: str, ending: str) -> str:
-        """A new path for a directory, with this ending."""
+    def unused_path(self, name: str, ending: str, preferred: uuid.UUID | None = None) -> str:
+        """A new path for a directory, with this ending and a new id, or the `preferred` one."""
+        path = self._path(name, ending, preferred or uuid.uuid4())
+        return self._path(name, ending, uuid.uuid4()) if self._files.exists(path) else path
+
+    def _path(self, name: str, ending: str, unique: uuid.UUID) -> str:
         # A file name has at most 255 bytes.
-        suffix = f".{uuid.uuid4().hex}{ending}"
+        suffix = f".{unique.hex}{ending}"
         return f"{self._parent}/{name[: 255 - len(suffix)]}{suffix}"
 
     def rename(self, name: str) -> None:

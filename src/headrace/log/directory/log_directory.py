@@ -31,6 +31,7 @@ from headrace.log.directory.directory_jobs import (
     DeletedDirectories,
     RemoveDirectories,
     WriteCheckpoints,
+    id_in_name,
 )
 from headrace.log.directory.incarnation import Incarnation
 from headrace.log.directory.offset_files import KafkaOffsets
@@ -97,11 +98,8 @@ class LogDirectory:
         """A new directory gets a new id."""
         self.unopened: list[TopicPartition] = []
         """Partition directories on disk that are not opened yet."""
-        self.strays: dict[str, UUID | None] = {}
-        """Directories of former topics, renamed because a new topic has the same name.
-
-        The value is the recorded topic id, if this process has renamed the directory.
-        """
+        self.strays: list[str] = []
+        """Directories of former topics, renamed because a new topic has the same name."""
         self.lost_file_count = 0
         """The number of files that recovery has set aside since the start."""
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -154,7 +152,7 @@ class LogDirectory:
             if info.is_directory and info.name.endswith(DELETE_SUFFIX):
                 self._deleted_directories.paths.append(self._file(info.name))
             elif info.is_directory and info.name.endswith(STRAY_SUFFIX):
-                self.strays[info.name] = None
+                self.strays.append(info.name)
             elif info.is_directory:
                 partition = parse_partition(info.name)
                 if partition is not None:
@@ -337,13 +335,13 @@ class LogDirectory:
             if read_topic_id(self.files, path) != topic_id:
                 write_topic_id(self.files, path, topic_id)
             return True
-        aside = self._deleted_directories.unused_path(str(partition), STRAY_SUFFIX)
         recorded_id = self.recorded.ids.get(str(partition))
+        aside = self._deleted_directories.unused_path(str(partition), STRAY_SUFFIX, recorded_id)
         self.recorded.remove(str(partition))
         self.files.rename(path, aside)
         self.files.sync_directory(self.path)
         self.high_watermarks.pop(partition, None)
-        self.strays[os.path.basename(aside)] = recorded_id
+        self.strays.append(os.path.basename(aside))
         _LOG.warning("replica of a former topic set aside: from=%s to=%s", path, aside)
         return False
 
@@ -505,13 +503,13 @@ class LogDirectory:
         self._rename_aside(str(partition))
 
     def recorded_id(self, name: str) -> UUID | None:
-        """The topic id under which a stray directory was recorded; None if it is unknown."""
-        return self.strays.get(name) or self.recorded.ids.get(name)
+        """The topic id under which a stray was recorded. If it is unknown: None, or a random id."""
+        return id_in_name(name, STRAY_SUFFIX) or self.recorded.ids.get(name)
 
     def remove_strays(self, names: Collection[str]) -> None:
         """Rename directories from `unopened` or `strays`, so that `removal_job` removes them."""
         self.unopened = [partition for partition in self.unopened if str(partition) not in names]
-        self.strays = {name: id_ for name, id_ in self.strays.items() if name not in names}
+        self.strays = [name for name in self.strays if name not in names]
         for name in names:
             self._rename_aside(name)
 
