@@ -1,4 +1,4 @@
-"""Measures how long clients are interrupted by kill -9 of a broker.
+"""Measures how long clients are interrupted by a fault of a broker: kill -9, or a failed disk.
 
     python -m bench.failover [--kills 50] [--client librdkafka] [--mode produce] [--kafka]
 
@@ -11,14 +11,17 @@ so that each kill gives one sample per client and event.
 2. `group` kills the coordinator of all groups. It can also be leader of partitions of the topic,
    which has three. The event `poll` is the first record that was written after the kill. The event
    `commit` is the first commit that was requested after the kill.
-3. The next kill follows when all replicas are in sync and all clients make progress.
-4. A failed run prints the state of the cluster, and keeps the directory with the data and logs.
-5. PYTHONPATH must be absolute if Headrace is not installed: brokers run in other directories.
+3. `disk` makes all writes of the leader's process to files fail with EFBIG. The topic and the event
+   are those of `produce`. The broker is killed after the sample.
+4. The next kill follows when all replicas are in sync and all clients make progress.
+5. A failed run prints the state of the cluster, and keeps the directory with the data and logs.
+6. PYTHONPATH must be absolute if Headrace is not installed: brokers run in other directories.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import subprocess
 import sys
@@ -145,15 +148,26 @@ def report(cluster: Cluster) -> str:
 
 
 def kill_once(
-    cluster: Cluster, clients: Sequence[ClientProcess], topic: str, events: Sequence[str]
+    cluster: Cluster,
+    clients: Sequence[ClientProcess],
+    topic: str,
+    events: Sequence[str],
+    *,
+    is_disk: bool,
 ) -> dict[tuple[str, str], float]:
-    """Kill the leader of partition 0 of a topic. Return seconds by client and event."""
+    """Kill the leader of partition 0 of a topic, or with `is_disk` let its disk fail first.
+
+    Returns seconds by client and event.
+    """
     victim = cluster.leader_of(topic)
     _wait("all clients make progress", lambda: all(c.is_active(e) for c in clients for e in events))
     at_ns = time.monotonic_ns()
     for client in clients:
         client.killed(at_ns)
-    cluster.kill(victim)
+    if is_disk:
+        resource.prlimit(cluster.pids[victim], resource.RLIMIT_FSIZE, (0, 0))
+    else:
+        cluster.kill(victim)
 
     def missing() -> list[str]:
         return [f"{c.name} {e}" for c in clients for e in events if c.took_s(e) is None]
@@ -163,9 +177,11 @@ def kill_once(
         time.sleep(_POLL_S)
     if missing():
         raise frames.ResponseError(
-            f"no {', '.join(missing())} within {_STEP_S_MAX:g} s after the kill of broker {victim}"
+            f"no {', '.join(missing())} within {_STEP_S_MAX:g} s after the fault of broker {victim}"
         )
     took = {(c.name, e): c.took_s(e) or 0.0 for c in clients for e in events}
+    if is_disk:
+        cluster.kill(victim)
     cluster.restart(victim)
     _wait("all replicas are in sync", lambda: is_in_sync(cluster))
     time.sleep(_PAUSE_S)
@@ -195,7 +211,13 @@ def measure(cluster: Cluster, mode: str, names: Sequence[str], kills: int) -> Sa
             )
             time.sleep(_PAUSE_S)
             for number in range(kills):
-                took = kill_once(cluster, clients, OFFSETS if is_group else topic, events)
+                took = kill_once(
+                    cluster,
+                    clients,
+                    OFFSETS if is_group else topic,
+                    events,
+                    is_disk=mode == "disk",
+                )
                 for key, seconds in took.items():
                     samples.setdefault(key, []).append(seconds)
                 figures = "  ".join(f"{' '.join(key)} {s * 1000:.0f}" for key, s in took.items())
@@ -243,8 +265,8 @@ def main() -> None:
     parser.add_argument(
         "--mode",
         action="append",
-        choices=("produce", "group"),
-        help="can be repeated (default: both)",
+        choices=("produce", "group", "disk"),
+        help="can be repeated (default: produce and group)",
     )
     parser.add_argument("--kafka", action="store_true", help="also measure Apache Kafka")
     parser.add_argument(

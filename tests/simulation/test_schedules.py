@@ -1,6 +1,7 @@
 """Schedules that were written down: what random ones would find too seldom."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 
@@ -75,6 +76,34 @@ def test_a_wiped_broker_that_restarts_first_waits_for_a_complete_one(
         for broker in others:
             broker.start()
         until(lambda: cluster.is_in_full_sync() and len(cluster.history.acked) > acked)
+
+    run(1, Options(partitions=1, noise=False, faults=()), play)
+
+
+def test_another_replica_becomes_leader_as_soon_as_a_disk_has_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Within a third of a second of virtual time: the client's retries need the rest."""
+    caplog.set_level(logging.CRITICAL)
+
+    def play(world: World, cluster: Cluster, running: "list[asyncio.Task[None]]") -> None:
+        def until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+            assert run_checked(world, cluster, running, world.now + seconds, is_so)
+
+        until(lambda: len(cluster.history.acked) > 100 and cluster.is_in_full_sync())
+        failed = cluster.stored()[0].leader
+        broker = cluster.brokers[failed - 1]
+        files = broker.files
+        first = files.operations + 1
+        files.fail_at = dict.fromkeys(range(first, first + 10_000), errno.EIO)
+        until(lambda: any(each.log.is_offline for each in cluster.partitions_of(broker)))
+        until(lambda: cluster.stored()[0].leader not in (failed, NO_LEADER), 0.3)
+        acked = len(cluster.history.acked)
+        until(lambda: len(cluster.history.acked) > acked)
+        broker.kill()
+        files.fail_at.clear()
+        broker.start()
+        until(cluster.is_in_full_sync)
 
     run(1, Options(partitions=1, noise=False, faults=()), play)
 

@@ -31,6 +31,10 @@ def report_rejection(partition: TopicPartition, error: OSError) -> None:
     _LOG.error("write failed, records rejected: partition=%s error=%s", partition, error)
 
 
+Report = Callable[[TopicPartition, OSError], None]
+"""Reports a failure of a partition's log."""
+
+
 class LogSettings(NamedTuple):
     """Broker-wide settings of the log engine (`headrace.*`), and the callback for failures."""
 
@@ -46,9 +50,9 @@ class LogSettings(NamedTuple):
     """The limit of a batch's decompressed size when a timestamp is searched in it."""
     checkpoint_bytes: int = 16 << 20
     """A new checkpoint is written after this many synced bytes."""
-    failed: Callable[[TopicPartition, OSError], None] = report_failure
+    failed: Report = report_failure
     """Called once when a log goes offline because its disk has failed."""
-    rejected: Callable[[TopicPartition, OSError], None] = report_rejection
+    rejected: Report = report_rejection
     """Called when a write fails and the log stays online, for example on a full disk."""
 
 

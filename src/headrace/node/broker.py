@@ -26,7 +26,7 @@ from headrace.coordination.retries import retry
 from headrace.log.directory.directory_jobs import RemoveDirectories
 from headrace.log.directory.log_directory import DirectoryError, LogDirectory
 from headrace.log.log import Log
-from headrace.log.state import LogSettings
+from headrace.log.state import LogSettings, report_failure
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
 from headrace.node.authorization import Authorization
@@ -89,7 +89,10 @@ class Broker:
         self._environment = environment = environment or RealEnvironment()
         self._clock = environment.clock
         self._logs = LogDirectory(
-            config.data_directory, environment.files, self._clock, _log_settings(config)
+            config.data_directory,
+            environment.files,
+            self._clock,
+            _log_settings(config)._replace(failed=self._log_failed),
         )
         self._table = PartitionTable()
         self._store: Store | None = None
@@ -371,6 +374,12 @@ class Broker:
         """Send responses that are completed outside of a loop iteration of the server."""
         if self._server is not None:
             self._server.deliver()
+
+    def _log_failed(self, partition: TopicPartition, error: OSError) -> None:
+        report_failure(partition, error)
+        is_running = self._timer is not None and not self._timer.cancelled()
+        if is_running and self._replication is not None:
+            self._replication.report_failed_disk(partition)
 
     def _has_no_session(self) -> bool:
         return self._store is None or self._store.state is not SessionState.CONNECTED

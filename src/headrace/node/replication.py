@@ -10,6 +10,7 @@ from headrace.cluster.changes import ImageChange
 from headrace.config.broker import BrokerConfig
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
+from headrace.model.topics import TopicPartition
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.fetcher_service import FetcherSettings, ReplicaFetchers
@@ -106,12 +107,18 @@ class Replication:
         else:
             self._fetchers.repair(partition)
 
+    def report_failed_disk(self, failed: TopicPartition) -> None:
+        """Report an offline log, so that another replica becomes leader (B13)."""
+        partition = self._table.get(*failed)
+        if partition is not None and partition not in self._lost:
+            self._lost[partition] = None
+            self._controller.report_failed_log(partition.topic_id, int(partition.index))
+
     def report_failed_disks(self) -> None:
-        """Report offline logs, so that other replicas become leaders (B13)."""
+        """Report logs that were offline before this broker had their partitions."""
         for partition in self._table:
-            if partition.log.is_offline and partition not in self._lost:
-                self._lost[partition] = None
-                self._controller.report_failed_log(partition.topic_id, int(partition.index))
+            if partition.log.is_offline:
+                self.report_failed_disk(partition.log.partition)
 
     def changed(self, change: ImageChange) -> None:
         if change.brokers:

@@ -48,7 +48,7 @@ from headrace.log.file import OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery.opening import recover
 from headrace.log.segment import Segment
-from headrace.log.state import IncompleteFiles, LogSettings, offline_state, report_failure
+from headrace.log.state import IncompleteFiles, LogSettings, Report, offline_state
 from headrace.log.upkeep import checkpoints, closing, durability
 from headrace.model.ids import id_text
 from headrace.model.topics import TopicPartition
@@ -77,9 +77,9 @@ class LogDirectory:
         self.files = files
         self.clock = clock
         self.wall_clock_check = WallClockCheck(clock)
-        self.settings = (settings or LogSettings())._replace(
-            failed=self._log_failed, rejected=self._write_rejected
-        )
+        settings = settings or LogSettings()
+        failed = partial(self._log_failed, settings.failed)
+        self.settings = settings._replace(failed=failed, rejected=self._write_rejected)
         self.open_segments = OpenSegments(open_max)
         self._checkpoint_problem = RecurringProblem(_LOG, clock.monotonic)
         self._write_problem = RecurringProblem(_LOG, clock.monotonic)
@@ -244,9 +244,9 @@ class LogDirectory:
             self._broker_epoch = broker_epoch
             incarnation.write(self.files, self.path, broker_epoch)
 
-    def _log_failed(self, partition: TopicPartition, error: OSError) -> None:
+    def _log_failed(self, report: Report, partition: TopicPartition, error: OSError) -> None:
         """Withdraw the proof: the kernel can have dropped pages that were not written."""
-        report_failure(partition, error)
+        report(partition, error)
         if not self._has_failed:
             self._has_failed = True
             incarnation.withdraw(self.files, self.path, self._broker_epoch)
@@ -360,7 +360,7 @@ class LogDirectory:
         if kafka_offsets is not None:
             log.set_first_dirty_offset(kafka_offsets.first_dirty_offset)
         if log.is_offline:
-            self._log_failed(partition, IncompleteFiles(log.offline_reason))
+            self.settings.failed(partition, IncompleteFiles(log.offline_reason))
         return log
 
     def _record_opened(self, log: Log) -> None:
@@ -392,7 +392,7 @@ class LogDirectory:
         segment = Segment(files, opened, path, end, self.clock.wall_ms())
         state = offline_state(segment, 0, reason)
         log = Log(files, opened, path, partition, topic_id, config, state, self.settings)
-        self._log_failed(partition, IncompleteFiles(log.offline_reason))
+        self.settings.failed(partition, IncompleteFiles(log.offline_reason))
         return log
 
     def _kafka_offsets_of(self, partition: TopicPartition) -> KafkaOffsets | None:
