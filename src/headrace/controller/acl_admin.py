@@ -1,9 +1,10 @@
-"""Changes of ACLs that clients request. The controller writes them.
+"""Writes changes of ACLs, on the controller.
 
-1. Changes are made one at a time, so that two of them cannot overwrite each other.
-2. A change of several nodes is one write if it fits. Otherwise it is several, in the order of the
-   nodes, and a failure leaves the first ones changed; the client can repeat the request.
-3. A write of unknown outcome is neither done nor failed: its nodes are read again (B5).
+1. Changes are made one at a time, so that they cannot overwrite each other.
+2. If a change fits into one request to the store, it is one write. Otherwise, it is several writes,
+   in the order of the nodes. If one fails, the earlier ones remain; the client can repeat its
+   request.
+3. After a write with an unknown outcome, its nodes are read again (B5).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from headrace.model.errors import ApiError, ErrorCode
 
 ACLS_MAX = 100_000
 CHANGES_MAX = 10_000
-"""Of one request, as in Kafka."""
+"""The limit of one request, as in Kafka."""
 _ATTEMPTS_MAX = 10
 
 Nodes = dict[int, tuple[Acl, ...]]
@@ -38,7 +39,7 @@ class AclAdmin:
     async def create(self, acls: Sequence[Acl]) -> None:
         async with self._locks.hold(layout.ACLS):
             for _ in range(_ATTEMPTS_MAX):
-                changed = self._with(acls)
+                changed = self._with_added(acls)
                 if await self._write(changed):
                     return
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -47,27 +48,27 @@ class AclAdmin:
         deleted: list[dict[Acl, None]] = [{} for _ in filters]
         async with self._locks.hold(layout.ACLS):
             for _ in range(_ATTEMPTS_MAX):
-                known = self._known()
+                known = self._known_acls()
                 matching = [
                     [acl for acls in known.values() for acl in acls if each.matches(acl)]
                     for each in filters
                 ]
-                # An attempt of unknown outcome might have deleted those of the first time.
-                for found, acls in zip(deleted, matching, strict=True):
-                    found.update(dict.fromkeys(acls))
-                gone = {acl for acls in matching for acl in acls}
-                if len(gone) > CHANGES_MAX:
+                # An earlier attempt, with an unknown outcome, might have deleted its ACLs.
+                for deleted_by_filter, acls in zip(deleted, matching, strict=True):
+                    deleted_by_filter.update(dict.fromkeys(acls))
+                to_delete = {acl for acls in matching for acl in acls}
+                if len(to_delete) > CHANGES_MAX:
                     raise ApiError(
                         ErrorCode.INVALID_REQUEST,
-                        f"The filters match {len(gone)} ACLs, more than {CHANGES_MAX}. Use filters "
-                        "that match fewer.",
+                        f"The filters match {len(to_delete)} ACLs, more than {CHANGES_MAX}. Use "
+                        "filters that match fewer.",
                     )
-                changed = _without(known, gone)
+                changed = _without(known, to_delete)
                 if await self._write(changed):
-                    return [list(found) for found in deleted]
+                    return [list(acls) for acls in deleted]
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    def _known(self) -> Nodes:
+    def _known_acls(self) -> Nodes:
         known: Nodes = {}
         for node, acls in self._live_image.image.acls.items():
             if acls is None:
@@ -78,8 +79,9 @@ class AclAdmin:
             known[node] = acls
         return known
 
-    def _with(self, acls: Sequence[Acl]) -> Nodes:
-        known = self._known()
+    def _with_added(self, acls: Sequence[Acl]) -> Nodes:
+        """The nodes that change if these ACLs are added, with their new content."""
+        known = self._known_acls()
         added: dict[int, dict[Acl, None]] = {}
         for acl in acls:
             node = acl_node(acl)
@@ -124,22 +126,23 @@ class AclAdmin:
             ) from None
 
 
-def _without(known: Nodes, gone: set[Acl]) -> Nodes:
+def _without(known: Nodes, to_delete: set[Acl]) -> Nodes:
+    """The nodes that contain these ACLs, without them."""
     return {
-        node: tuple(acl for acl in acls if acl not in gone)
+        node: tuple(acl for acl in acls if acl not in to_delete)
         for node, acls in known.items()
-        if not gone.isdisjoint(acls)
+        if not to_delete.isdisjoint(acls)
     }
 
 
 def _in_requests(nodes: Mapping[int, bytes]) -> list[dict[int, bytes]]:
     """Split the nodes into writes that the store accepts."""
     requests: list[dict[int, bytes]] = [{}]
-    free = REQUEST_BYTES_MAX // 2
+    free_bytes = REQUEST_BYTES_MAX // 2
     for node, data in sorted(nodes.items()):
-        if requests[-1] and len(data) > free:
+        if requests[-1] and len(data) > free_bytes:
             requests.append({})
-            free = REQUEST_BYTES_MAX // 2
+            free_bytes = REQUEST_BYTES_MAX // 2
         requests[-1][node] = data
-        free -= len(data)
+        free_bytes -= len(data)
     return requests

@@ -1,10 +1,10 @@
-"""Changes that clients request: topics, partitions, settings and producer ids.
+"""Writes changes of topics, settings, users and producer ids, on the controller.
 
-Owns these writes. `topics_machine` decides. The image changes after the store has accepted a write.
-Listeners of the image then create and remove logs.
+`topics_machine` decides about topics. The image changes after the store has accepted a write;
+listeners of the image then create and delete logs.
 
-1. A write of unknown outcome is neither done nor failed: its nodes are read again (B5).
-2. A write that has started also reaches the image if its client disconnects.
+1. After a write with an unknown outcome, its nodes are read again (B5).
+2. A write that has started is completed, and reaches the image, even if its client disconnects.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ConfigEdit = Mapping[str, str | None] | Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Settings to set, or to remove if the value is None.
+"""Settings to set; a value of None removes one.
 
-Or a function from the old settings to the new ones, which can be called again with newer settings.
+Or a function that returns the new settings for the present ones. It can be called several times.
 """
 TopicConfigCheck = Callable[[Mapping[str, str]], None]
 BrokerConfigCheck = Callable[[Mapping[str, str], int | None], None]
@@ -89,7 +89,7 @@ class Admin:
             for _ in range(_ATTEMPTS_MAX):
                 found = self.image.topics.get(name)
                 if found is not None and found.topic_id == topic_id:
-                    return found  # An attempt of unknown outcome had succeeded.
+                    return found  # An earlier attempt, with an unknown outcome, had succeeded.
                 states = await self._decide_on_registered_brokers(
                     lambda: machine.decide_creation(
                         self.image,
@@ -109,7 +109,7 @@ class Admin:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def _decide_on_registered_brokers(self, decide: Callable[[], T]) -> T:
-        """Decide. If there are too few brokers, read the registrations and decide again."""
+        """Decide. If too few brokers are registered, read the registrations and decide again."""
         try:
             return decide()
         except ApiError as error:
@@ -139,7 +139,7 @@ class Admin:
             for _ in range(_ATTEMPTS_MAX):
                 found = self.image.topics.get(name)
                 if deleted is not None and (found is None or found.topic_id != deleted.topic_id):
-                    return deleted  # An attempt of unknown outcome had succeeded.
+                    return deleted  # An earlier attempt, with an unknown outcome, had succeeded.
                 deleted = machine.decide_deletion(self.image, name, topic_id, internal)
                 ops: list[Op] = [
                     self._writer.delete(layout.states_path(name, first))
@@ -163,7 +163,7 @@ class Admin:
             for _ in range(_ATTEMPTS_MAX):
                 topic = machine.existing(self.image, name)
                 if tried is not None and topic.partitions == tried.partitions:
-                    return topic  # An attempt of unknown outcome had succeeded.
+                    return topic  # An earlier attempt, with an unknown outcome, had succeeded.
                 added = await self._decide_on_registered_brokers(
                     lambda: machine.decide_growth(
                         self.image,
@@ -268,7 +268,7 @@ class Admin:
             for _ in range(_ATTEMPTS_MAX):
                 known = self.image.users.get(user, {})
                 if configs == known:
-                    return known  # An attempt of unknown outcome had succeeded.
+                    return known  # An earlier attempt, with an unknown outcome, had succeeded.
                 configs = _edited(known, edit)
                 if configs == known:
                     return known
@@ -296,7 +296,7 @@ class Admin:
                     data, stat = await self._store.get(layout.PRODUCER_IDS)
                     first = max(layout.decode_producer_ids(data), first_min)
                     after = layout.encode_producer_ids(first + layout.PRODUCER_IDS_PER_BLOCK)
-                    # After an unknown outcome, a block can be skipped; no block is allocated twice.
+                    # After an unknown outcome, a block can be lost, but is not allocated twice.
                     if await self._writer.commit([Set(layout.PRODUCER_IDS, after, stat.version)]):
                         return first, layout.PRODUCER_IDS_PER_BLOCK
             except (ApiError, StoreUnavailable) as error:
@@ -352,10 +352,10 @@ class Admin:
             raise not_controller()
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._task_ended)
         return await asyncio.shield(task)
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
         if not task.cancelled():
             task.exception()  # If the caller was cancelled, no other code reads the exception.

@@ -11,10 +11,7 @@ from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import API_VERSIONS, OFFSET_FOR_LEADER_EPOCH
 
 DEBUGGING_REPLICA_ID = -2
-"""As replica id, it allows requests to any replica, not only to the leader.
-
-Kafka's debugging id.
-"""
+"""Kafka's replica id for debugging: every replica responds to it, not only the leader."""
 _RESPONSE_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -37,9 +34,10 @@ class BrokerClient:
     async def request_log_ends(
         self, node_id: int, epochs: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """The end offsets of leader epochs in the logs of a broker, as far as it returns them.
+        """The end offsets of leader epochs in the logs of a broker, without those with errors.
 
-        Requests to this broker also use a link: it responds once it has loaded its logs.
+        If `node_id` is this broker, the request also uses a link: its response waits until this
+        broker has loaded its logs.
         """
         if not self._peers.has_network:
             return dict.fromkeys(epochs, (-1, -1))

@@ -1,10 +1,10 @@
 """Serves requests of brokers: ISR changes, controlled shutdown, producer ids, failed disks.
 
-Owns the path from a request to a decision, and back to a response. The controller serves requests
-that arrive over a link, and requests of the broker that it runs on.
+Checks each request, converts it to a decision, and the result to a response. The requests come from
+other brokers, over links, and from the broker of this controller.
 
-1. A request is rejected unless it is from the registered incarnation of its broker (B6).
-2. A rejected AlterPartition is final: no copy of the request can succeed later (B5).
+1. A request is rejected if it is not from the registered incarnation of its broker (B6).
+2. The rejection of an AlterPartition request is final: no copy of it can succeed later (B5).
 """
 
 import asyncio
@@ -28,7 +28,8 @@ from headrace.wire.apis import (
     BROKER_HEARTBEAT,
 )
 
-_COPIES_MIN = 2
+_ISR_SIZE_WITHOUT_CHECK = 2
+"""If the requested ISR is smaller, the controller first checks that other brokers respond."""
 Message = dict[str, Any]
 
 
@@ -53,7 +54,7 @@ class BrokerRequests:
         self._admin = admin
 
     async def serve(self, api_key: int, request: Message) -> Message:
-        """The response, which can contain an error. Raises only if there is a bug."""
+        """The response, which can contain an error. Raises only for an internal error."""
         try:
             await self._check_sender(request)
             match api_key:
@@ -77,7 +78,7 @@ class BrokerRequests:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         info = self._image.brokers.get(request["broker_id"])
         if info is None or info.epoch < request["broker_epoch"]:
-            # It might have registered just now.
+            # The broker might have registered after the image was read.
             try:
                 await self._live_image.read_brokers()
             except StoreUnavailable:
@@ -104,7 +105,7 @@ class BrokerRequests:
         return {"topics": topics}
 
     def _is_reassigning(self, topic: Message) -> bool:
-        """Whether a partition in the request is being reassigned, and might be complete now."""
+        """Whether the request has a partition whose reassignment might be complete now."""
         known = self._image.topics.get(self._image.names_by_id.get(topic["topic_id"], ""))
         return known is not None and any(
             state.adding or state.removing
@@ -113,11 +114,13 @@ class BrokerRequests:
         )
 
     async def _responding(self, request: Message) -> Collection[int]:
-        """The brokers that respond, of those that could replace a leader.
+        """Query the brokers that could replace a leader; return those that respond.
 
-        A leader is replaced if its ISR would be smaller than min.insync.replicas, or if it hands
-        over: it requests an ISR without itself. Members are also queried if the leader would be the
-        only one left: if none responds, this controller might be isolated, and must not decide.
+        - If the leader hands over, because it requests an ISR without itself: the members that the
+          request keeps.
+        - If the requested ISR is smaller than min.insync.replicas, or has only one member: the
+          members that the request removes. If none of them responds, this controller might be
+          isolated. It then makes no decision.
         """
         wanted: dict[int, None] = {}
         for topic in request["topics"]:
@@ -130,7 +133,7 @@ class BrokerRequests:
                 kept = [member["broker_id"] for member in part["new_isr_with_epochs"]]
                 if state is not None and request["broker_id"] not in kept:
                     wanted.update(dict.fromkeys(n for n in state.isr if n in kept))
-                elif state is not None and len(kept) < max(min_insync, _COPIES_MIN):
+                elif state is not None and len(kept) < max(min_insync, _ISR_SIZE_WITHOUT_CHECK):
                     wanted.update(dict.fromkeys(n for n in state.isr if n not in kept))
         responses = await asyncio.gather(*(self._is_responding(node) for node in wanted))
         if wanted and not any(responses) and self._reaches_no_majority():
@@ -220,8 +223,8 @@ class BrokerRequests:
                 "id_": directory["id_"],
                 "topics": self._for_each_partition(
                     directory["topics"],
-                    lambda at: self._failover.note_offline_log(
-                        at, request["broker_id"], request["broker_epoch"]
+                    lambda partition: self._failover.note_offline_log(
+                        partition, request["broker_id"], request["broker_epoch"]
                     ),
                 ),
             }

@@ -1,11 +1,12 @@
 """Elects leaders for all partitions when brokers start or stop; runs on the controller.
 
-Owns the failed logs that brokers reported, and the times of leadership hand-overs.
-`failover_machine` decides, and `state_writer` writes. Idle on a broker that is not the controller;
-a new controller finds all other state in the image.
+Owns the failed logs that brokers reported, and the times of leadership hand-overs. The image
+contains all other state that a new controller needs. `failover_machine` decides, and `state_writer`
+writes. Does nothing on a broker that is not the controller.
 
-1. A run checks all partitions, or only those of new and changed topics, so that the cost of a
-   change does not depend on the number of partitions. The next run checks later changes.
+1. After a change of brokers, a run checks all partitions. After a change of topics, it checks only
+   these topics, so that the cost does not depend on the number of all partitions. Changes during a
+   run cause another run.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class TopicRules(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """A leader with too few in-sync replicas is replaced by another in-sync replica."""
+    """The replacement of a leader with too few in-sync replicas by another in-sync replica."""
 
     partition: TopicPartition
     before: PartitionState
@@ -103,7 +104,10 @@ class Failover:
         return self._liveness.live(self._image.brokers)
 
     async def fit_to_live(self, extra: Callable[[], Sequence[Op]] = tuple) -> None:
-        """Update the ISRs and leaders of all partitions for the live brokers."""
+        """Update the ISRs and leaders of all partitions for the live brokers.
+
+        The first request to the store also contains the operations that `extra` returns.
+        """
         await self._states.edit(self._update_states, extra)
 
     async def remove_dead(self, info: BrokerInfo) -> None:
@@ -123,9 +127,9 @@ class Failover:
             self.run_soon()
 
     async def controlled_shutdown(self, node_id: int, epoch: int) -> bool:
-        """Remove a stopping broker from every ISR that does not need it.
+        """Remove a stopping broker from each ISR that has other members.
 
-        Returns whether it can stop.
+        Returns whether it can stop: it leads no partition that has another live replica.
         """
         self._liveness.mark_stopping(node_id, epoch)
         await self.fit_to_live()
@@ -138,7 +142,10 @@ class Failover:
         )
 
     def note_offline_log(self, partition: TopicPartition, node_id: int, epoch: int) -> None:
-        """A broker's log of a partition has failed until it restarts; `fit_to_live` acts on it."""
+        """A broker's log has failed. The log stays out of the ISR until the broker registers again.
+
+        The next `fit_to_live` removes it.
+        """
         topic = self._image.topics.get(partition.topic)
         if topic is not None:
             self._offline_logs.setdefault((topic.topic_id, partition.partition), {})[node_id] = (
@@ -152,10 +159,11 @@ class Failover:
         change: IsrChange,
         responding: Collection[int],
     ) -> Handover | None:
-        """Another leader, if the leader's ISR shrink would stop writes; else None.
+        """A hand-over to another leader, if the requested ISR shrink would stop writes; else None.
 
-        Only brokers that are `responding` now can become leader. A broker takes part in such a
-        replacement at most once per minute. If none is left, the shrink is accepted.
+        Only brokers that are `responding` now can become leader, unless they were the former or the
+        next leader of a hand-over in the last minute. If no such broker exists, the shrink is
+        accepted.
         """
         min_insync = self.min_insync(self._image.topics[partition.topic])
         live = self.live()
@@ -185,7 +193,7 @@ class Failover:
             handed_over_at[before.leader] = handed_over_at[after.leader] = now
 
     def run_soon(self, topics: Iterable[str] | None = None) -> None:
-        """Check these topics, or all, for elections: now, or after the run in progress."""
+        """Check these topics, or all topics, for elections: now, or after the run in progress."""
         if topics is None or not self._writer.role.is_controller:
             self._is_due = True
         else:
@@ -263,9 +271,10 @@ class Failover:
         live: Mapping[int, LiveBroker],
         rules: TopicRules,
     ) -> PartitionState | None:
-        """Elect the only awaited replica, or the only live one if the topic allows it.
+        """Elect a replica without a comparison of logs, if only one replica could be elected.
 
-        If several are live, `last_isr` compares their logs first.
+        That is the only replica for which the partition waits, or, with unclean elections, the only
+        live one. If several are live, `last_isr` compares their logs first.
         """
         offline = self.brokers_with_offline_log(partition)
         state = replace(state, leader=NO_LEADER)
@@ -303,9 +312,9 @@ class Failover:
 
 
 async def _removal(store: Store, info: BrokerInfo) -> list[Op]:
-    """Operations that delete this registration and no later one; none if it is deleted (B9)."""
+    """Operations that delete this registration, but no later one; empty if it is deleted."""
     incarnation = layout.incarnation_path(info.node_id)
-    # Read this node first: if the broker registers later, the Check fails.
+    # Read this node first. If the broker then registers again, the Check fails.
     stat = await store.exists(incarnation)
     try:
         _, registration = await store.get(layout.broker_path(info.node_id))

@@ -1,4 +1,4 @@
-"""Decisions about one partition: its ISR, its leader, and its eligible leader replicas.
+"""Decides the ISR, the leader and the eligible leader replicas of one partition.
 
 Pure: the partition's state, the live brokers and the request are arguments; the result is the next
 state or an error code.
@@ -13,8 +13,8 @@ ISR, the ELR or the last known ELR.
 2. A member of the ISR or of the ELR is valid only while it is registered under the epoch that is
    stored with it, or under one that proves that it kept all data of that epoch (B6, I12).
 3. A leader is elected from the ISR, else from the ELR. If none of their members is valid, the
-   partition has no leader until one returns with that proof, or until all of them are live and
-   their logs were compared. The last ISR is never emptied. No wait expires.
+   partition has no leader until one of them returns with that proof, or until all of them are live
+   and their logs were compared. The last ISR is never emptied. These waits have no time limit.
 4. A broker that registered again, cleanly or not, leads only under a new leader epoch (B7).
 5. The ISR grows only by a request of its leader in the present epochs. Each member that the request
    names is live under the named epoch, is not stopping, and has no offline log (B6, B7).
@@ -67,16 +67,16 @@ def valid_elr(
 
 
 def _valid(
-    rows: Iterable[Member], live: Mapping[int, LiveBroker], offline: Collection[int]
+    members: Iterable[Member], live: Mapping[int, LiveBroker], offline: Collection[int]
 ) -> list[Member]:
-    members = []
-    for node, epoch in rows:
+    valid = []
+    for node, epoch in members:
         broker = live.get(node)
         if broker is None or node in offline:
             continue
         if broker.kept(epoch):
-            members.append((node, broker.epoch))
-    return members
+            valid.append((node, broker.epoch))
+    return valid
 
 
 def fit_to_live(
@@ -104,12 +104,12 @@ def _fitted_isr(
     """The state with a valid ISR and a leader in it, without an update of the ELR."""
     members = valid_isr(state, live, offline)
     if not members:
-        others = valid_elr(state, live, offline, min_insync)
-        if others:
-            staying = [each for each in others if not live[each[0]].is_stopping] or others
+        eligible = valid_elr(state, live, offline, min_insync)
+        if eligible:
+            staying = [each for each in eligible if not live[each[0]].is_stopping] or eligible
             leader = _most_preferred(state.replicas, staying)
             return _next_state(state, leader, [(leader, live[leader].epoch)])
-        # Keep the last ISR: its members are the ones to wait for.
+        # Keep the last ISR: the partition waits for its members.
         is_led = state.leader != NO_LEADER
         return _next_state(state, NO_LEADER, _isr_members(state)) if is_led else None
     # Stopping brokers leave the ISR, unless no other member remains.
@@ -122,30 +122,32 @@ def _fitted_isr(
 
 
 def with_elr(before: PartitionState, after: PartitionState, min_insync: int) -> PartitionState:
-    """Return `after` with the ELR that follows from the change, as KIP-966 defines it.
+    """Return `after` with the ELR that KIP-966 defines for this change of the ISR.
 
-    Members that leave an ISR with too few others are eligible: no record is committed without them.
-    When the ISR is large enough again, records are committed without them, so the ELR is empty.
+    If the ISR becomes too small, its former members are eligible: no record is committed without
+    them. When the ISR is large enough again, records are committed without them, so the ELR is
+    empty.
     """
     if len(after.isr) >= _isr_size_min(after, min_insync):
         return replace(after, elr=(), last_known_elr=())
-    lost = dict(before.last_known_elr) | dict(after.last_known_elr)
-    kept = dict(before.elr) | dict(_isr_members(before)) | dict(after.elr)
+    last_known = dict(before.last_known_elr) | dict(after.last_known_elr)
+    complete = dict(before.elr) | dict(_isr_members(before)) | dict(after.elr)
+    without_proof = dict(after.last_known_elr)
     others = [node for node in after.replicas if node not in after.isr]
-    known = dict(after.last_known_elr)
-    elr = tuple((n, kept[n]) for n in others if n in kept and n not in known)
-    named = dict(elr)
+    elr = {n: complete[n] for n in others if n in complete and n not in without_proof}
     return replace(
         after,
-        elr=elr,
-        last_known_elr=tuple((n, lost[n]) for n in others if n in lost and n not in named),
+        elr=tuple(elr.items()),
+        last_known_elr=tuple(
+            (n, last_known[n]) for n in others if n in last_known and n not in elr
+        ),
     )
 
 
 def _with_present_epochs(state: PartitionState, live: Mapping[int, LiveBroker]) -> PartitionState:
-    """Give eligible replicas their present epochs; those without a proof are only last known."""
+    """Update the epochs of eligible replicas; those without a proof become only last known."""
     elr: list[Member] = []
-    lost = list(state.last_known_elr)
+    last_known = list(state.last_known_elr)
     for node, epoch in state.elr:
         broker = live.get(node)
         if broker is None:
@@ -153,8 +155,8 @@ def _with_present_epochs(state: PartitionState, live: Mapping[int, LiveBroker]) 
         elif broker.kept(epoch):
             elr.append((node, broker.epoch))
         else:
-            lost.append((node, epoch))
-    return replace(state, elr=tuple(elr), last_known_elr=tuple(lost))
+            last_known.append((node, epoch))
+    return replace(state, elr=tuple(elr), last_known_elr=tuple(last_known))
 
 
 def complete_members(state: PartitionState) -> dict[int, int]:
@@ -165,7 +167,8 @@ def complete_members(state: PartitionState) -> dict[int, int]:
 def must_compare(state: PartitionState, live: Mapping[int, LiveBroker]) -> list[int]:
     """The brokers whose logs must be compared if no member of ISR and ELR is valid.
 
-    If the data directories of all of them are new or older, other replicas can have more.
+    These are the complete members. If all of them are live, and the data directory of each is new
+    or restored from a backup, other replicas can have more records, so these are compared as well.
     """
     members = complete_members(state)
     if all(node in live and epoch <= live[node].lost_until for node, epoch in members.items()):
@@ -179,7 +182,7 @@ def missing(
     offline: Collection[int] = (),
     min_insync: int = 1,
 ) -> list[int] | None:
-    """The brokers that a partition waits for; None if it has a leader or could have one."""
+    """The brokers for which a partition waits; None if it has a leader, or a valid member."""
     if state.leader != NO_LEADER or valid_isr(state, live, offline):
         return None
     if valid_elr(state, live, offline, min_insync):
@@ -191,9 +194,9 @@ def missing(
 def comparable(
     state: PartitionState, live: Mapping[int, LiveBroker], offline: Collection[int] = ()
 ) -> list[int]:
-    """Live replicas whose logs can be compared, whatever they lost.
+    """Live replicas whose logs can be compared, even if they have lost records.
 
-    Without those that a reassignment adds: they can be empty.
+    Replicas that a reassignment adds are omitted, because they can be empty.
     """
     members = complete_members(state)
     found = [node for node in state.replicas if node in live and node not in offline]
@@ -206,7 +209,7 @@ def elect_only_comparable(
     min_insync: int,
     offline: Collection[int] = (),
 ) -> PartitionState | None:
-    """Elect the only broker that is waited for, if no other log can be compared."""
+    """Elect the only live replica without a comparison, if the partition waits for no other."""
     if missing(state, live, offline, min_insync) != []:
         return None
     found = comparable(state, live, offline)
@@ -222,10 +225,11 @@ def recover(
     offline: Collection[int] = (),
     min_insync: int = 1,
 ) -> PartitionState | None:
-    """Elect the replica with the greatest (last epoch, log end offset); the others follow (I12).
+    """Elect the replica with the greatest (last epoch, log end offset) of `ends` (I12).
 
-    `ends` has the log ends of replicas that responded. None if a complete one did not respond.
-    The caller omits a log that ends beyond the furthest member but lacks some of its records.
+    `ends` has the log ends of the replicas that responded, except logs that end beyond the furthest
+    complete member but lack some of its records. Returns None if the partition still waits for a
+    broker, or if a complete member did not respond.
     """
     if missing(state, live, offline, min_insync) != []:
         return None
@@ -239,20 +243,21 @@ def recover(
 
 
 def furthest_member(state: PartitionState, ends: Mapping[int, LogEnd]) -> LogEnd | None:
-    """The end of the longest log of a member, of those that responded."""
+    """The end of the longest log of the complete members in `ends`."""
     return max((ends[node] for node in complete_members(state) if node in ends), default=None)
 
 
-def contains_log_with_end(end: LogEnd, found: LogEnd) -> bool:
-    """Whether a log contains all records of another log, which ends at `end`.
+def contains_log_with_end(other_end: LogEnd, epoch_end: LogEnd) -> bool:
+    """Whether a log contains all records of another log, which ends at `other_end`.
 
-    `found` is the end of the epoch `end[0]` in the first log.
+    `epoch_end` is the end of the epoch `other_end[0]` in the first log.
 
-    A greater last epoch does not prove that. The first log can have records of an epoch between,
-    whose leader wrote them without the ISR. A later leader can have committed records of earlier
-    epochs without a record in its own epoch.
+    A greater last epoch in the first log proves nothing. Its records can be those of a leader that
+    was isolated from the ISR. A later leader can have committed records of earlier epochs, without
+    a record in its epoch.
     """
-    return end[0] < 0 or (found[0] == end[0] and found[1] >= end[1])
+    epoch, offset = other_end
+    return epoch < 0 or (epoch_end[0] == epoch and epoch_end[1] >= offset)
 
 
 def elect_unclean(
@@ -261,10 +266,10 @@ def elect_unclean(
     offline: Collection[int] = (),
     ends: Mapping[int, LogEnd] | None = None,
 ) -> PartitionState | None:
-    """Elect any live replica: records that it lacks are lost.
+    """Elect any live replica. Records that it lacks are lost.
 
-    The one with the greatest (last epoch, log end offset), as far as `ends` are known; among equal
-    ones a member of the last ISR, then of the ELR.
+    Elects the replica with the greatest (last epoch, log end offset) in `ends`. Among equal ones,
+    members of the last ISR come first, then those of the ELR, then those of the last known ELR.
     """
     found = comparable(state, live, offline)
     if not found:
@@ -300,7 +305,7 @@ def alter_isr(
     """
     if requested.leader_epoch != state.leader_epoch:
         is_old = requested.leader_epoch < state.leader_epoch
-        # An epoch that this controller does not know yet: the next controller might know it.
+        # This controller does not know the epoch yet, so it is probably a former controller.
         return ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.NOT_CONTROLLER
     if requested.leader != state.leader:
         return ErrorCode.INVALID_REQUEST
@@ -327,7 +332,7 @@ def alter_isr(
     if sorted(requested.isr) == sorted(_isr_members(state)):
         return state
     if hands_over:
-        # The leader's disk lost records, or too many members of the ISR cannot reach it.
+        # The leader hands over: its log is damaged, or too many members of the ISR are silent.
         return _next_state(state, _most_preferred(state.replicas, requested.isr), requested.isr)
     return _next_state(state, state.leader, requested.isr, is_elected=False)
 
@@ -335,8 +340,8 @@ def alter_isr(
 def with_next_partition_epoch(state: PartitionState) -> PartitionState:
     """The same state under the next partition epoch.
 
-    Used when a request is rejected that could succeed later: no copy of it that arrives on another
-    connection can then succeed (B5).
+    For a rejected request that could succeed later. The new epoch prevents that a copy of the
+    request, which arrives on another connection, succeeds (B5).
     """
     return _next_state(state, state.leader, _isr_members(state), is_elected=False)
 
@@ -365,8 +370,8 @@ def hand_over(
 ) -> PartitionState:
     """Elect another member, and remove the former leader from the ISR if enough members remain.
 
-    Every member has all committed records. A former leader that its followers cannot reach cannot
-    follow them either, and as a member it would delay all writes until it lags too far.
+    Every member has all committed records. If the followers cannot reach the former leader, it
+    probably cannot follow them either. As a member, it would delay all writes until it is removed.
     """
     members = valid_isr(state, live)
     others = [member for member in members if member[0] != state.leader]
@@ -376,7 +381,7 @@ def hand_over(
 
 
 def elect_responding(state: PartitionState, responding: Collection[int]) -> PartitionState | None:
-    """The state after a leader has handed over, with the first member as leader that responds."""
+    """The state with the first responding member as leader, after a hand-over; None without one."""
     members = (node for node in state.replicas if node in state.isr and node in responding)
     leader = next(members, None)
     return None if leader is None else replace(state, leader=leader)
@@ -393,8 +398,7 @@ def _isr_members(state: PartitionState) -> list[Member]:
 
 def _is_same_registration(state: PartitionState, live: Mapping[int, LiveBroker]) -> bool:
     """Whether the leader has not registered again: then it needs no new leader epoch (B7)."""
-    row = state.isr_epochs[state.isr.index(state.leader)]
-    return row == live[state.leader].epoch
+    return state.isr_epochs[state.isr.index(state.leader)] == live[state.leader].epoch
 
 
 def _most_preferred(replicas: Sequence[int], members: Sequence[Member]) -> int:

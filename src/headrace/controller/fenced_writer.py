@@ -1,11 +1,11 @@
-"""Writes of the controller: each checks the controller epoch and the versions of its nodes.
+"""Writes to the store as the controller; checks the controller epoch and the versions of nodes.
 
-Owns the last known versions of the nodes, and the error for clients if the store does not respond.
-It does not change the image. `ControllerRole` has the fence.
+Updates the known versions of nodes, which it shares with `LiveImage`, but not the image. Converts
+errors of the store to errors for clients. `ControllerRole` has the fence.
 
-1. The store applies writes of one session in order, so each write can contain the list of changes
-   including those of earlier writes. The row of a rejected write stays in the list. It makes other
-   brokers read an unchanged node again.
+1. The store applies the writes of one session in order. So each write can replace the complete list
+   of changes, including those of earlier writes in flight. The row of a rejected write stays in the
+   list: other brokers then read an unchanged node again.
 """
 
 from collections.abc import Sequence
@@ -43,15 +43,16 @@ class FencedWriter:
         rows: Sequence[ChangeRow] = (),
         too_large: ErrorCode = ErrorCode.INVALID_REQUEST,
     ) -> bool:
-        """Write all of `ops`, and `rows` into the list of changes.
+        """Write all of `ops`, and add `rows` to the list of changes.
 
         Returns False if a version did not match, or the outcome is unknown. The caller then reads
-        the nodes and decides again.
+        the nodes and decides again. Raises ApiError if nothing was written:
 
-        NOT_CONTROLLER means that nothing was written. Clients then look for the controller and
-        retry: it can be another broker, or this one once its store is back. KAFKA_STORAGE_ERROR
-        means that nothing was written because the disk is full: no other broker could succeed, so
-        clients get this error immediately.
+        - NOT_CONTROLLER: clients look for the controller and retry. It can be another broker, or
+          this one when it is connected to the store again.
+        - KAFKA_STORAGE_ERROR: the disk of the store is full. No other broker could write either, so
+          clients get this error immediately.
+        - `too_large`: the store does not accept a request of this size.
         """
         if not self.role.is_controller:
             raise not_controller()
@@ -81,7 +82,7 @@ class FencedWriter:
                 too_large, "The change is too large for one write to the store."
             ) from None
         for op, result in zip(ops, results[1:], strict=False):
-            self._remember(op, result)
+            self._note_version(op, result)
         return True
 
     async def confirm(self) -> None:
@@ -89,7 +90,7 @@ class FencedWriter:
         if not await self.commit([]):
             raise not_controller()
 
-    def _remember(self, op: Op, result: Stat | None) -> None:
+    def _note_version(self, op: Op, result: Stat | None) -> None:
         if isinstance(op, Create):
             self._versions[op.path] = 0
         elif isinstance(op, Delete):
@@ -98,9 +99,11 @@ class FencedWriter:
             self._versions[op.path] = result.version
 
     def set(self, path: str, data: bytes) -> Set:
+        """An operation that changes a node which exists."""
         return Set(path, data, self._versions[path])
 
     def put(self, path: str, data: bytes) -> Set | Create:
+        """An operation that changes a node, or creates it if it does not exist."""
         return self.set(path, data) if path in self._versions else Create(path, data)
 
     def knows(self, path: str) -> bool:
@@ -120,12 +123,12 @@ def not_controller() -> ApiError:
 def in_requests(ops: Sequence[Set]) -> list[list[Set]]:
     """Split independent operations into requests that the store accepts."""
     requests: list[list[Set]] = []
-    room = 0
+    free_bytes = 0
     for op in ops:
         size = len(op.path) + len(op.data) + 32
-        if size > room:
+        if size > free_bytes:
             requests.append([])
-            room = REQUEST_BYTES_MAX // 2
+            free_bytes = REQUEST_BYTES_MAX // 2
         requests[-1].append(op)
-        room -= size
+        free_bytes -= size
     return requests

@@ -1,20 +1,20 @@
 """Elects leaders of partitions if no member of ISR and ELR can prove that it kept its data.
 
-Owns the comparison of logs (I12). Each member of the last ISR and of the ELR had every committed
-record, but can have lost the end of its log. When all of them are live again, each reports its last
-leader epoch and log end offset. The one with the greatest pair becomes leader: it has every
-committed record that any of them still has.
+Compares their logs (I12). Each member of the last ISR and of the ELR had every committed record,
+but can have lost the end of its log. When all of them are live again, each reports its last leader
+epoch and log end offset. The member with the greatest pair becomes leader: it has every committed
+record that any member still has.
 
 Other live replicas also report, because one of them can have a record that all members have lost.
-Their greater pair proves nothing: they can have records that were never committed, and lack
-committed ones. So one of them is elected only if its log has all records of the furthest member.
-`failover_machine` decides.
+If such a replica has a greater pair, that proves nothing: it can have records that were never
+committed, and lack committed ones. So it is elected only if its log contains all records of the
+member with the greatest pair. `failover_machine` decides.
 
-1. No election follows from a wait: while a member is missing, or does not respond, the partition
-   has no leader. The log names the missing brokers whenever they change. Only a topic with
-   unclean.leader.election.enable elects the longest log of those that respond.
-2. A response counts only for the incarnation of the broker that sent it: the next one can have lost
-   more.
+1. While a member is missing or does not respond, the partition has no leader: waiting longer never
+   causes an election. A log line names the missing brokers whenever they change. Only a topic with
+   unclean.leader.election.enable then elects the longest log of the replicas that respond.
+2. A response is valid only for the incarnation of the broker that sent it: the next incarnation can
+   have lost more records.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 RequestLogEnds = Callable[
     [int, Mapping[TopicPartition, int]], Awaitable[Mapping[TopicPartition, LogEnd]]
 ]
-"""Requests from a broker the end offset of an epoch in the log of each partition."""
+"""Requests from a broker the end offset of one epoch in the log of each partition."""
 Ends = dict[TopicPartition, dict[int, LogEnd]]
 
 
@@ -58,12 +58,12 @@ class LastIsrElections:
         self._request_log_ends = request_log_ends
         self._elects_unclean = elects_unclean
         self._last_logged: dict[tuple[int, ...], int] = {}
-        """How many partitions wait for each set of brokers, according to the last log line."""
+        """The number of partitions that wait for each set of brokers, as last logged."""
         self._task: asyncio.Task[None] | None = None
 
     def start_if_possible(self) -> None:
-        """Start elections in the background, if the awaited brokers of a partition are live."""
-        if self._task is None and self._due():
+        """Start elections in the background, if some partitions no longer wait for a broker."""
+        if self._task is None and self._ready_partitions():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -73,19 +73,22 @@ class LastIsrElections:
 
     async def _run(self) -> None:
         try:
-            while due := self._due():
-                await self._elect(due)
-                # Some brokers might still be reading their logs.
+            while ready := self._ready_partitions():
+                await self._elect(ready)
+                # A broker that is still loading its logs returns no ends yet.
                 await asyncio.sleep(RETRY_S)
         except ApiError as error:
             _log.warning("election from the last ISR failed, retrying later: error=%s", error)
         finally:
             self._task = None
 
-    def _due(self) -> list[TopicPartition]:
-        """The partitions without a leader of which all awaited brokers are live."""
+    def _ready_partitions(self) -> list[TopicPartition]:
+        """The partitions without a leader whose logs can be compared now.
+
+        They wait for no broker, or they have a live replica and allow unclean elections.
+        """
         live = self._live()
-        due: list[TopicPartition] = []
+        ready: list[TopicPartition] = []
         waiting: dict[tuple[int, ...], list[TopicPartition]] = {}
         for topic in self._image.topics.values():
             for index, state in enumerate(topic.partitions):
@@ -96,13 +99,13 @@ class LastIsrElections:
                 missing = machine.missing(state, live, offline, self._min_insync(topic))
                 has_comparable = bool(machine.comparable(state, live, offline))
                 if missing and has_comparable and self._elects_unclean(topic):
-                    due.append(partition)
+                    ready.append(partition)
                 elif missing:
                     waiting.setdefault(tuple(sorted(missing)), []).append(partition)
                 elif missing is not None:
-                    due.append(partition)
+                    ready.append(partition)
         self._log_waiting(waiting)
-        return due
+        return ready
 
     def _log_waiting(self, waiting: Mapping[tuple[int, ...], list[TopicPartition]]) -> None:
         counts = {brokers: len(partitions) for brokers, partitions in waiting.items()}
@@ -128,22 +131,23 @@ class LastIsrElections:
                 requested[partition] = dict.fromkeys(nodes, LAST_EPOCH)
         return await self._request_ends(requested)
 
-    async def _elect(self, due: list[TopicPartition]) -> None:
-        # Before the requests: a broker that registers again after this has an outdated response.
+    async def _elect(self, ready: list[TopicPartition]) -> None:
+        # Read the incarnations before the requests: the response of a broker that registers again
+        # during the requests is outdated.
         live = self._live()
-        ends = await self.log_ends(due)
+        reported = await self.log_ends(ready)
         # A replica that did not respond can have the longest log.
-        known = {
-            partition: found
-            for partition, found in ends.items()
-            if self._is_complete(partition, found)
+        ends = {
+            partition: partition_ends
+            for partition, partition_ends in reported.items()
+            if self._has_enough_ends(partition, partition_ends)
         }
-        await self._drop_incomplete(known)
-        if known:
-            await self._states.edit(lambda states: self._decide(states, known, live))
+        await self._drop_incomplete(ends)
+        if ends:
+            await self._states.edit(lambda states: self._decide(states, ends, live))
 
-    def _is_complete(self, partition: TopicPartition, ends: Mapping[int, LogEnd]) -> bool:
-        """Whether all logs that must be compared were reported."""
+    def _has_enough_ends(self, partition: TopicPartition, ends: Mapping[int, LogEnd]) -> bool:
+        """Whether all logs that must be compared were reported; for unclean elections, any log."""
         state = self._image.partition(*partition)
         if ends and state is not None and self._elects_unclean(self._image.topics[partition.topic]):
             return True
@@ -152,7 +156,7 @@ class LastIsrElections:
         )
 
     async def _request_ends(self, epochs: dict[TopicPartition, dict[int, int]]) -> Ends:
-        """The end offsets of these epochs on these brokers, as far as they respond."""
+        """The end offsets of these epochs on these brokers, of the brokers that respond."""
         requested: dict[int, dict[TopicPartition, int]] = {}
         for partition, nodes in epochs.items():
             for node, epoch in nodes.items():
@@ -166,33 +170,39 @@ class LastIsrElections:
                 ends[partition][node] = end
         return ends
 
-    async def _drop_incomplete(self, known: Ends) -> None:
+    async def _drop_incomplete(self, ends: Ends) -> None:
         """Drop replicas whose logs end beyond the furthest member, but lack some of its records."""
-        bases: dict[TopicPartition, LogEnd] = {}
-        for partition, ends in known.items():
+        furthest: dict[TopicPartition, LogEnd] = {}
+        for partition, partition_ends in ends.items():
             state = self._image.partition(*partition)
-            base = None if state is None else machine.furthest_member(state, ends)
-            if base is not None:
-                bases[partition] = base
-        others = {
-            partition: {node: base[0] for node, end in known[partition].items() if end > base}
-            for partition, base in bases.items()
+            end = None if state is None else machine.furthest_member(state, partition_ends)
+            if end is not None:
+                furthest[partition] = end
+        # The epochs of the furthest members, by replica with a log that ends beyond them.
+        epochs = {
+            partition: {
+                node: member_end[0] for node, end in ends[partition].items() if end > member_end
+            }
+            for partition, member_end in furthest.items()
         }
-        found = await self._request_ends(others)
-        for partition, nodes in others.items():
+        epoch_ends = await self._request_ends(epochs)
+        for partition, nodes in epochs.items():
             for node in nodes:
-                end = found[partition].get(node)
-                if end is None or not machine.contains_log_with_end(bases[partition], end):
-                    del known[partition][node]
+                end = epoch_ends[partition].get(node)
+                if end is None or not machine.contains_log_with_end(furthest[partition], end):
+                    del ends[partition][node]
 
-    def _decide(self, states: States, ends: Ends, requested: Mapping[int, LiveBroker]) -> None:
+    def _decide(self, states: States, ends: Ends, live_before: Mapping[int, LiveBroker]) -> None:
+        """Elect leaders. `live_before` are the brokers to which the requests were sent."""
         live = self._live()
         for partition, known in ends.items():
             state = states.get(*partition)
             if state is None:
                 continue
-            if any(node not in live or live[node].epoch != requested[node].epoch for node in known):
-                continue  # The broker registered again; the next attempt queries it.
+            if any(
+                node not in live or live[node].epoch != live_before[node].epoch for node in known
+            ):
+                continue  # A broker registered again; the next attempt queries it.
             topic = self._image.topics[partition.topic]
             min_insync, offline = self._min_insync(topic), self._brokers_with_offline_log(partition)
             after = machine.recover(state, live, known, offline, min_insync)

@@ -21,7 +21,7 @@ class LeaderBalance:
         interval_s: float | None,
         imbalance_max: float,
     ) -> None:
-        """Without an interval, leaders do not change."""
+        """Without an interval, it does nothing."""
         self._reassignments = reassignments
         self._writer = writer
         self._interval_s = interval_s

@@ -1,9 +1,7 @@
-"""Writes quotas to the store, under Kafka's paths (cluster/quota_reader.py reads them).
+"""Writes changes of quotas, on the controller. cluster/quota_reader.py describes their nodes.
 
-Owns the order of these writes.
-
-1. Nodes above a quota are created with it, and deleted with the last quota below them.
-2. A write of unknown outcome is neither done nor failed: its entity is read again (B5).
+1. The parent nodes of a quota are created with it, and deleted with the last quota below them.
+2. After a write with an unknown outcome, the entity is read again (B5).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +20,7 @@ ENTITIES_MAX = 20_000
 _ATTEMPTS_MAX = 10
 
 Edit = Callable[[Mapping[str, float]], Mapping[str, float]]
-"""From the limits of an entity to its new limits. Can be called again on newer ones."""
+"""Returns the new limits of an entity for its present limits. Can be called several times."""
 
 
 class QuotaWriter:
@@ -56,56 +54,59 @@ class QuotaWriter:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def _try(self, entity: Entity, limits: Mapping[str, float]) -> bool:
+        """Write once. Returns False if a node had changed, or the outcome is unknown."""
         names = dict(entity)
         if is_named_user(entity):
             user = names[USER] or ""
             config = self._with_limits(user, limits)
-            ops = [self._node(user, config)]
+            ops = [self._user_operation(user, config)]
             if not await self._commit(ops, ChangeRow("user", user)):
                 return False
             self._live_image.set_user(user, config)
             return True
         path = layout.quota_path(entity)
         if is_client_of_user(entity):
-            ops = self._below_user(names[USER], entity, limits_to_text(limits))
+            ops = self._client_operations(names[USER], entity, limits_to_text(limits))
         elif USER in names:
-            ops = [self._node(None, limits_to_text(limits))]
+            ops = [self._user_operation(None, limits_to_text(limits))]
         else:
-            ops = [self._put(path, limits_to_text(limits))]
+            ops = [self._operation(path, limits_to_text(limits))]
         if not await self._commit(ops, ChangeRow("quota", path)):
             return False
         self._live_image.set_quotas({entity: limits})
         return True
 
     def _with_limits(self, user: str, limits: Mapping[str, float]) -> dict[str, str]:
+        """The stored settings of a user, with these limits instead of its present ones."""
         known = self._image.users.get(user, {})
         others = {name: value for name, value in known.items() if name not in KINDS}
         return others | limits_to_text(limits)
 
-    def _put(self, path: str, config: Mapping[str, str]) -> Op:
+    def _operation(self, path: str, config: Mapping[str, str]) -> Op:
         if config:
             return self._writer.put(path, layout.encode_config(config))
         return self._writer.delete(path)
 
-    def _node(self, user: str | None, config: Mapping[str, str]) -> Op:
-        """Set the node of a user. An empty one stays if it has children."""
+    def _user_operation(self, user: str | None, config: Mapping[str, str]) -> Op:
+        """Set or delete the node of a user. An empty node that has children is not deleted."""
         path = layout.quota_path(user_entity(user))
         if config or has_client_quotas(self._image, user):
             return self._writer.put(path, layout.encode_config(config))
         return self._writer.delete(path)
 
-    def _below_user(self, user: str | None, entity: Entity, config: Mapping[str, str]) -> list[Op]:
-        owner, room = layout.quota_path(user_entity(user)), layout.user_clients_path(user)
-        ops = [self._put(layout.quota_path(entity), config)]
+    def _client_operations(
+        self, user: str | None, entity: Entity, config: Mapping[str, str]
+    ) -> list[Op]:
+        user_path, parent = layout.quota_path(user_entity(user)), layout.user_clients_path(user)
+        ops = [self._operation(layout.quota_path(entity), config)]
         if config:
-            above = (room, b""), (owner, layout.encode_config({}))
-            for path, data in above:
+            for path, data in ((parent, b""), (user_path, layout.encode_config({}))):
                 if not self._writer.knows(path):
                     ops.insert(0, Create(path, data))
         elif not has_client_quotas(self._image, user, except_for=entity):
-            ops.append(self._writer.delete(room))
+            ops.append(self._writer.delete(parent))
             if not self._config_of(user):
-                ops.append(self._writer.delete(owner))
+                ops.append(self._writer.delete(user_path))
         return ops
 
     def _config_of(self, user: str | None) -> Mapping[str, object]:

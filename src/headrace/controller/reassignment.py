@@ -1,7 +1,7 @@
-"""Reassignments, preferred leaders and elections that an administrator requests.
+"""Starts reassignments, and elects leaders by request, on the controller.
 
-Owns these requests. `failover_machine` and `reassignment_machine` decide. `failover` completes a
-reassignment that has started, also on a later controller.
+`failover_machine` and `reassignment_machine` decide. `failover` completes the reassignments, also
+those that a former controller has started.
 """
 
 import logging
@@ -28,11 +28,11 @@ class Reassignments:
     async def elect(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool
     ) -> Outcomes:
-        """Elect preferred replicas; or with `is_unclean` any replica if no other can lead.
+        """Elect the preferred replicas, or with `is_unclean` any replica if no leader exists.
 
-        None: of all partitions.
+        If `partitions` is None, of all partitions.
         """
-        requested = self._all() if partitions is None else partitions
+        requested = self._all_partitions() if partitions is None else partitions
         ends: Mapping[TopicPartition, Mapping[int, machine.LogEnd]] = {}
         if is_unclean:
             ends = await self._failover.log_ends(
@@ -95,23 +95,24 @@ class Reassignments:
         return state is not None and state.leader not in self._failover.live()
 
     async def balance(self, imbalance_max: float) -> int:
-        """Elect preferred replicas of brokers that lead too few of their partitions.
+        """Elect the preferred replicas of brokers that lead too few of their partitions.
 
-        Returns how many.
+        A broker's partitions are those whose preferred replica it is. Returns the number of
+        elections.
         """
-        lacking: dict[int, list[TopicPartition]] = {}
-        own: dict[int, int] = {}
-        for partition in self._all():
+        led_by_others: dict[int, list[TopicPartition]] = {}
+        preferring: dict[int, int] = {}
+        for partition in self._all_partitions():
             state = self._image.topics[partition.topic].partitions[partition.partition]
             preferred = state.replicas[0]
-            own[preferred] = own.get(preferred, 0) + 1
+            preferring[preferred] = preferring.get(preferred, 0) + 1
             if state.leader != preferred:
-                lacking.setdefault(preferred, []).append(partition)
+                led_by_others.setdefault(preferred, []).append(partition)
         live = self._failover.live()
         wanted = [
             partition
-            for node, partitions in lacking.items()
-            if node in live and len(partitions) > imbalance_max * own[node]
+            for node, partitions in led_by_others.items()
+            if node in live and len(partitions) > imbalance_max * preferring[node]
             for partition in partitions
         ]
         outcomes = await self.elect(wanted, is_unclean=False) if wanted else {}
@@ -133,7 +134,7 @@ class Reassignments:
             return outcomes
 
         outcomes = await self._states.edit(decide)
-        # If no replica is added, the reassignment is complete already.
+        # A reassignment that adds no replica is already complete.
         self._failover.run_soon()
         return outcomes
 
@@ -161,7 +162,7 @@ class Reassignments:
         ):
             states.put(*partition, after)
 
-    def _all(self) -> list[TopicPartition]:
+    def _all_partitions(self) -> list[TopicPartition]:
         return [
             TopicPartition(topic.name, index)
             for topic in self._image.topics.values()

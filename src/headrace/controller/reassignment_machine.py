@@ -1,13 +1,14 @@
 """Decides the steps of a reassignment, one partition state at a time.
 
-Pure. A reassignment starts with the old and the new replicas, so that the new ones can follow the
-leader. When all new replicas are in sync, the old ones are removed; a leader among them hands over.
-At each moment, the ISR is one that the present leader requested.
+Pure. During a reassignment, the partition has the old and the new replicas, so that the new ones
+can follow the leader. When all new replicas are in sync, the old ones are removed. If the leader is
+removed, another replica becomes leader. A reassignment removes members from the ISR, but never adds
+any: only the leader does.
 
-1. A reassignment removes a member of the ISR or the ELR only if the ISR keeps one member, and
-   min.insync.replicas members if there are so many replicas. Otherwise, fewer brokers would have
-   the acknowledged records. It removes none while the partition has no leader.
-2. Each step has the next partition epoch; an election has the next leader epoch.
+1. A reassignment removes a member of the ISR or the ELR only if the ISR keeps at least one member,
+   and min.insync.replicas members, or all replicas if these are fewer. Otherwise, fewer brokers
+   would have the acknowledged records. It removes none while the partition has no leader.
+2. Each step has the next partition epoch, and each election the next leader epoch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,12 +68,12 @@ def _merged(target: Sequence[int], origin: Sequence[int]) -> tuple[int, ...]:
     So a cancelled reassignment keeps the former preferred leader.
     """
     merged = list(target)
-    at = len(merged)
+    position = len(merged)
     for node in reversed(origin):
         if node in target:
-            at = merged.index(node)
+            position = merged.index(node)
         else:
-            merged.insert(at, node)
+            merged.insert(position, node)
     return tuple(merged)
 
 
@@ -87,7 +88,7 @@ def cancel(state: PartitionState, min_insync: int) -> PartitionState:
 def finish_reassignment(
     state: PartitionState, live: Mapping[int, LiveBroker], min_insync: int
 ) -> PartitionState | None:
-    """The state after a complete reassignment; None while a new replica is not in sync."""
+    """The state without the old replicas; None if the reassignment cannot be completed yet."""
     if state.leader == NO_LEADER or not (state.adding or state.removing):
         return None
     target = target_of(state)
@@ -98,14 +99,16 @@ def finish_reassignment(
     staying = [node for node in state.isr if node in target]
     leader = state.leader
     if leader not in target:
-        able = [n for n in target if n in staying and n in live and not live[n].is_stopping]
-        if not able:
+        electable = [n for n in target if n in staying and n in live and not live[n].is_stopping]
+        if not electable:
             return None
-        leader = able[0]
-    return _with_replicas(replace(state, leader=leader), target, (), (), led_by=state.leader)
+        leader = electable[0]
+    with_leader = replace(state, leader=leader)
+    return _with_replicas(with_leader, target, (), (), former_leader=state.leader)
 
 
 def _keeps_enough(state: PartitionState, replicas: Sequence[int], min_insync: int) -> bool:
+    """Whether all members that are not in `replicas` can be removed (1)."""
     if all(node in replicas for node in complete_members(state)):
         return True
     kept = [node for node in state.isr if node in replicas]
@@ -125,23 +128,28 @@ def _with_replicas(
     replicas: tuple[int, ...],
     adding: tuple[int, ...],
     removing: tuple[int, ...],
-    led_by: int | None = None,
+    former_leader: int | None = None,
 ) -> PartitionState:
-    """The state with these replicas: the ISR keeps the members among them."""
-    rows = [row for row in zip(state.isr, state.isr_epochs, strict=True) if row[0] in replicas]
+    """The state with these replicas: the ISR keeps the members among them.
+
+    `former_leader` is the leader before this step, if `state` already has the next one.
+    """
+    members = [
+        member for member in zip(state.isr, state.isr_epochs, strict=True) if member[0] in replicas
+    ]
     leader = state.leader
     if leader >= 0 and leader not in replicas:
-        nodes = [node for node, _ in rows]
+        nodes = [node for node, _ in members]
         leader = next(node for node in replicas if node in nodes)
-    is_elected = leader != (state.leader if led_by is None else led_by)
+    is_elected = leader != (state.leader if former_leader is None else former_leader)
     return replace(
         state,
         leader=leader,
         leader_epoch=state.leader_epoch + is_elected,
         replicas=replicas,
-        isr=tuple(node for node, _ in rows),
+        isr=tuple(node for node, _ in members),
         partition_epoch=state.partition_epoch + 1,
-        isr_epochs=tuple(epoch for _, epoch in rows),
+        isr_epochs=tuple(epoch for _, epoch in members),
         adding=adding,
         removing=removing,
     )

@@ -1,13 +1,14 @@
-"""The cluster membership of one broker: registration, image, and the controller if it is elected.
+"""Connects a broker to its cluster: the API of the packages `cluster` and `controller`.
 
-Every broker runs one; the elected one writes. Creates and connects the parts: `registration`
-(session, election, changes in the store), `admin` (topics and settings), `failover` (leaders),
-`state_writer` (partition states).
+Every broker has one `Controller` object, which creates and connects the parts of both packages. On
+every broker, `Registration` registers the broker and keeps the image up to date. Only on the
+elected broker, `Admin` writes topics and settings, `Failover` elects leaders, and `StateWriter`
+writes partition states.
 
-1. Every write is a `multi` that checks the version of /controller_epoch first (B8), and compares
-   the version of each node that it changes.
-2. The image changes after the store has accepted a write, on the loop. Its listeners are called
-   immediately, in the order of the changes.
+1. Every write is a `multi` that first checks the version of /controller_epoch (B8), and the version
+   of each node that it changes.
+2. The image changes after the store has accepted a write. Its listeners are called immediately, in
+   the order of the changes.
 3. After a broker has registered again, it leads only under new leader epochs (B7).
 """
 
@@ -68,8 +69,8 @@ def _do_nothing(*_: object) -> None:
     pass
 
 
-class _Changes(NamedTuple):
-    """Write changes that clients request, besides those of topics and settings."""
+class _Writers(NamedTuple):
+    """Write changes that clients request. `Admin` writes changes of topics and settings."""
 
     acls: AclAdmin
     quotas: QuotaWriter
@@ -101,10 +102,10 @@ class Controller:
         """A single broker has no network.
 
         A broker that does not respond to the controller for `silence_s`, the session timeout, loses
-        its partitions. Every `balance_interval_s`, preferred replicas are elected if others lead
-        more than the part `imbalance_max` of the partitions that prefer a broker. `registered` is
-        called with each new epoch of this broker, before anything else uses it. `tls` returns the
-        context for TLS with other brokers.
+        its partitions. Every `balance_interval_s`, the controller returns leadership to a broker if
+        others lead more than the share `imbalance_max` of the partitions whose preferred replica it
+        is. `registered` is called with each new epoch of this broker, before any other code uses
+        it. `tls` returns the context for TLS with other brokers.
         """
         self.node_id = node_id
         self._store = store
@@ -124,9 +125,9 @@ class Controller:
             check_topic_config,
             check_broker_config,
             entropy=entropy,
-            avoided=self._avoided,
+            avoided=self._brokers_to_avoid,
         )
-        self._changes = _Changes(
+        self._writers = _Writers(
             AclAdmin(store, self._live_image, self._writer, locks),
             QuotaWriter(store, self._live_image, self._writer, locks),
             TokenAdmin(store, self._live_image, self._writer, locks, entropy),
@@ -227,8 +228,8 @@ class Controller:
     def _elected(self, is_new: bool) -> None:
         self._failure_detector.elected(is_new)
 
-    def _avoided(self) -> list[int]:
-        """The brokers whose connection was just lost, or that are stopping."""
+    def _brokers_to_avoid(self) -> list[int]:
+        """Brokers whose connection was just lost, or that are stopping: avoided as replicas."""
         live = self._liveness.live(self.image.brokers)
         return [
             node
@@ -256,7 +257,10 @@ class Controller:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of its present or last registration; the marker of a clean stop contains it."""
+        """The epoch of this broker's present or last registration.
+
+        The marker of a clean stop contains it.
+        """
         return self._registration.last_epoch
 
     @property
@@ -284,12 +288,12 @@ class Controller:
         proof: store_elections.DirectoryProof = _NO_PROOF,
         needs_secret: bool = False,
     ) -> None:
-        """Register, become the controller if there is none, load the image, elect leaders.
+        """Register, and read the image. If no controller exists, become it, and elect leaders.
 
-        `cluster_id` is used if the store has none yet; afterwards the image has the cluster's id.
+        `cluster_id` is the id of a new cluster; the image always contains the id in the store.
         `proof` states which data this broker's directory still has. With `needs_secret`, the secret
-        of the cluster is created if it does not exist. Raises StoreUnavailable, LayoutError, or
-        ApiError if the id is taken.
+        of the cluster is created if it does not exist. Raises StoreUnavailable or LayoutError, or
+        ApiError if another process has registered this broker id.
         """
         new_id = cluster_id or id_text(self._admin.new_id())
 
@@ -304,12 +308,12 @@ class Controller:
         await self._elect_first_leaders()
         self._live_image.start_notifying()
         self._live_image.on_change(self._changed)
-        # For changes since the image was read.
+        # The image can have changed before the listener was added.
         self._failover.run_soon()
         self._failure_detector.update()
         self._leader_balance.start()
         if self._peers.has_network:
-            # A new producer then also works while the store is unreachable.
+            # Then new producers also get an id while the store is unreachable.
             self._producer_ids.renew()
 
     async def _elect_first_leaders(self) -> None:
@@ -320,7 +324,7 @@ class Controller:
                 _log.warning("elections postponed: error=%s", error)
 
     async def stop(self) -> None:
-        """Finish started writes and deregister. The caller closes the store."""
+        """Complete the writes that have started, and deregister. The caller closes the store."""
         self._producer_ids.stop()
         await self._admin.stop()
         await self._failure_detector.stop()
@@ -356,8 +360,8 @@ class Controller:
     ) -> TopicState:
         """Create a topic.
 
-        With `validate_only`, return it with a zero id and create nothing. For existing logs,
-        `topic_id` is theirs, and `leader_epochs` are greater than theirs.
+        With `validate_only`, create nothing, and return the topic with a zero id. A topic for
+        existing logs gets their `topic_id`, and `leader_epochs` above those in the logs.
         """
         new = machine.NewTopic(
             name, partitions, replication_factor, assignment, internal, topic_id, leader_epochs
@@ -399,7 +403,7 @@ class Controller:
     async def delete_topic(
         self, name: str, *, topic_id: UUID | None = None, internal: bool = False
     ) -> TopicState:
-        """Delete a topic and return its last state. Listeners of the image remove its logs."""
+        """Delete a topic, and return its last state. Listeners of the image delete its logs."""
         return await self._admin.run_to_end(self._admin.delete_topic(name, topic_id, internal))
 
     async def create_partitions(
@@ -410,7 +414,7 @@ class Controller:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicState:
-        """Add partitions up to `count`; `assignment` has the replicas of the added ones."""
+        """Add partitions, up to `count`; `assignment` has the replicas of the added partitions."""
         admin = self._admin
         return await admin.run_to_end(
             admin.create_partitions(name, count, assignment, validate_only)
@@ -443,38 +447,38 @@ class Controller:
         return await self._admin.run_to_end(self._admin.alter_user(user, edit))
 
     async def create_acls(self, acls: Sequence[Acl]) -> None:
-        """Add ACLs. One that already exists stays."""
-        await self._admin.run_to_end(self._changes.acls.create(acls))
+        """Add the ACLs that do not exist yet."""
+        await self._admin.run_to_end(self._writers.acls.create(acls))
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl]]:
         """Delete the ACLs that match, and return those of each filter."""
-        return await self._admin.run_to_end(self._changes.acls.delete(filters))
+        return await self._admin.run_to_end(self._writers.acls.delete(filters))
 
     async def create_token(self, make: Callable[[str], Token]) -> Token:
         """Create a delegation token; `make` gets its id."""
-        return await self._admin.run_to_end(self._changes.tokens.create(make))
+        return await self._admin.run_to_end(self._writers.tokens.create(make))
 
     async def alter_token(self, token_id: str, edit: TokenEdit) -> Token | None:
         """Change a delegation token, or delete it if `edit` returns None."""
-        return await self._admin.run_to_end(self._changes.tokens.alter(token_id, edit))
+        return await self._admin.run_to_end(self._writers.tokens.alter(token_id, edit))
 
     def remove_expired_tokens(self, now_ms: int) -> None:
         """Start to delete expired tokens, if this broker is the controller."""
         if self.is_controller:
-            self._changes.tokens.remove_expired(now_ms)
+            self._writers.tokens.remove_expired(now_ms)
 
     async def alter_quotas(
         self, entity: Entity, edit: QuotaEdit, *, validate_only: bool = False
     ) -> None:
         """Change the limits of one entity. An entity without limits is deleted."""
-        await self._admin.run_to_end(self._changes.quotas.alter(entity, edit, validate_only))
+        await self._admin.run_to_end(self._writers.quotas.alter(entity, edit, validate_only))
 
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool = False
     ) -> Outcomes:
-        """Elect preferred replicas, or uncleanly any replica if a partition has no leader.
+        """Elect the preferred replicas, or with `is_unclean` any replica if no leader exists.
 
-        None: of all partitions.
+        If `partitions` is None, of all partitions.
         """
         return await self._admin.run_to_end(
             self._reassignments.elect(partitions, is_unclean=is_unclean)
@@ -529,7 +533,7 @@ class Controller:
         return await self._controller_client.controlled_shutdown(timeout_s)
 
     def report_failed_log(self, topic_id: UUID, index: int) -> None:
-        """Report that this broker's log of a partition has failed until it restarts."""
+        """Report that this broker's log of a partition has failed, until this process ends."""
         self._registration.note_lost_data()
         self._controller_client.add_failed_log(topic_id, index)
 
@@ -563,8 +567,7 @@ class Controller:
                     self._held.removed(before)
         if change.brokers or change.has_new_controller or change.is_lost:
             self._failure_detector.update()
-        # The topic might have been created before a broker failed. New settings can allow an
-        # election.
+        # One of a new topic's brokers can have failed since. New settings can allow an election.
         changed_topics = [
             after
             for before, after in change.changed

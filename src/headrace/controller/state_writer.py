@@ -1,14 +1,13 @@
-"""Writes partition states to the store: few requests, each with many states.
+"""Writes partition states to the store, with few requests for many states.
 
-Owns the queue of decisions. While a request is in flight, decisions are queued, and the next
-request contains all of them. A decision is a function of the states. It can be called again on
-newer ones.
+Owns the queue of decisions. A decision is a function that reads and sets states. While a request is
+in flight, decisions are queued; the next request contains the results of all of them.
 
-1. A decision gets its result when the store has accepted it and the image contains it (B5). After
-   an unknown outcome, the nodes are read, and the decision is made again.
-2. A write checks the versions of the nodes that the decision has read, and holds the topics' locks.
-3. If a topic is deleted or created again during a write, its former state
-   does not reach the image.
+1. `edit` returns the result of a decision after the store has accepted the states, and the image
+   contains them (B5). After an unknown outcome, or if a node had changed, the nodes are read, and
+   the decision is called again with the new states.
+2. A write checks the versions of the nodes that it changes, and holds the locks of their topics.
+3. If a topic is deleted or created again during a write, the image ignores the written states.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ MinInsync = Callable[[Mapping[str, str]], int]
 
 
 class States:
-    """The states of partitions after the decisions so far."""
+    """The states of partitions after the decisions so far, which are not written yet."""
 
     def __init__(self, image: ClusterImage, min_insync: MinInsync) -> None:
         self.image = image
@@ -49,7 +48,10 @@ class States:
     def put(
         self, topic: str, index: int, state: PartitionState, *, is_unclean: bool = False
     ) -> None:
-        """Decide on a state. Its ELR follows from the change; an unclean election clears it."""
+        """Set the next state of a partition.
+
+        Its ELR is derived from the change. An unclean election clears the ELR.
+        """
         before = self.get(topic, index)
         assert before is not None
         if is_unclean:
@@ -61,24 +63,26 @@ class States:
         self._decided.setdefault(topic, {})[index] = state
 
     @property
-    def names(self) -> list[str]:
+    def topics(self) -> list[str]:
+        """The names of the topics with changes."""
         return sorted(self._decided)
 
     @property
     def is_current(self) -> bool:
+        """Whether the image still has the states that the decisions have read."""
         return all(self.image.topics.get(name) is topic for name, topic in self._before.items())
 
     def nodes(self) -> list[tuple[str, int]]:
         """Topic and first partition of each node that must be written."""
         firsts = {
             (name, index - index % layout.PARTITIONS_PER_NODE): None
-            for name in self.names
+            for name in self.topics
             for index in self._decided[name]
         }
         return sorted(firsts)
 
-    def after(self, topic: str) -> TopicState:
-        """A topic after these decisions."""
+    def topic_after(self, topic: str) -> TopicState:
+        """The state of a topic after these decisions."""
         before = self._before[topic]
         decided = self._decided[topic]
         states = (decided.get(index, state) for index, state in enumerate(before.partitions))
@@ -93,8 +97,8 @@ class States:
             for index, state in self._decided[topic].items()
         )
 
-    def rows(self, topic: str, first: int) -> list[PartitionState]:
-        """All states of one node."""
+    def node_states(self, topic: str, first: int) -> list[PartitionState]:
+        """All partition states in one node after these decisions."""
         decided = self._decided[topic]
         partitions = self._before[topic].partitions
         last = min(first + layout.PARTITIONS_PER_NODE, len(partitions))
@@ -102,6 +106,8 @@ class States:
 
 
 class _Edit:
+    """A queued decision, and its result or error."""
+
     __slots__ = ("decide", "error", "extra", "response", "result")
 
     def __init__(
@@ -139,7 +145,11 @@ class StateWriter:
         decide: Callable[[States], T],
         extra: Callable[[], Sequence[Op]] = tuple,
     ) -> T:
-        """Carry out a decision, with `extra` in the same request, and return its result."""
+        """Make a decision, write the states, and return the result of the decision.
+
+        Can call `decide` several times. The operations that `extra` returns are written in the same
+        request.
+        """
         loop = asyncio.get_running_loop()
         edit = _Edit(decide, extra, loop.create_future())
         self._pending.append(edit)
@@ -157,11 +167,11 @@ class StateWriter:
         try:
             while self._pending:
                 edits, self._pending = self._pending, []
-                await self._carry_out(edits)
+                await self._complete(edits)
         finally:
             self._task = None
 
-    async def _carry_out(self, edits: list[_Edit]) -> None:
+    async def _complete(self, edits: list[_Edit]) -> None:
         try:
             for _ in range(_ATTEMPTS_MAX):
                 if await self._try(edits):
@@ -191,23 +201,28 @@ class StateWriter:
         return states
 
     async def _try(self, edits: Sequence[_Edit]) -> bool:
+        """Decide and write once. Returns False if that must be repeated with newer states."""
         states = self._decide(edits)
         extra = [op for edit in edits if edit.error is None for op in edit.extra()]
-        if not states.names and not extra:
+        if not states.topics and not extra:
             return True
-        async with self._locks.hold_all(map(collision_key, states.names)):
+        async with self._locks.hold_all(map(collision_key, states.topics)):
             if not states.is_current:
                 return False
             if await self._commit(states, extra):
                 return True
-            await self._read_again(states.names)
+            await self._read_again(states.topics)
         return False
 
     async def _commit(self, states: States, extra: Sequence[Op]) -> bool:
         nodes = {layout.states_path(*node): node for node in states.nodes()}
-        reassigned = [name for name in states.names if states.changes_replicas(name)]
-        others = [self._node(states, node) for node in nodes.values() if node[0] not in reassigned]
-        # Replicas and states of a topic change in one request. Different topics can use several.
+        reassigned = [name for name in states.topics if states.changes_replicas(name)]
+        others = [
+            self._states_operation(states, node)
+            for node in nodes.values()
+            if node[0] not in reassigned
+        ]
+        # Replicas and states of one topic must change in one request; all others can be split.
         requests = [self._topic_operations(states, name) for name in reassigned] + in_requests(
             others
         )
@@ -223,25 +238,25 @@ class StateWriter:
             self._update_image(states, written)
         return True
 
-    def _node(self, states: States, node: tuple[str, int]) -> Set:
+    def _states_operation(self, states: States, node: tuple[str, int]) -> Set:
         topic_id = states.image.topics[node[0]].topic_id
-        data = layout.encode_states(topic_id, states.rows(*node), self._writer.role.epoch)
+        data = layout.encode_states(topic_id, states.node_states(*node), self._writer.role.epoch)
         return self._writer.set(layout.states_path(*node), data)
 
     def _topic_operations(self, states: States, name: str) -> list[Set]:
-        document = layout.encode_topic(layout.topic_document(states.after(name)))
-        ops = [self._node(states, node) for node in states.nodes() if node[0] == name]
+        document = layout.encode_topic(layout.topic_document(states.topic_after(name)))
+        ops = [self._states_operation(states, node) for node in states.nodes() if node[0] == name]
         return [self._writer.set(layout.topic_path(name), document), *ops]
 
     def _update_image(self, states: States, written: Sequence[tuple[str, int]]) -> None:
         for name in dict.fromkeys(name for name, _ in written):
             topic = states.image.topics.get(name)
-            if topic is None or topic.topic_id != states.after(name).topic_id:
+            if topic is None or topic.topic_id != states.topic_after(name).topic_id:
                 continue  # A later read found it deleted, or created again.
             partitions = list(topic.partitions)
             for first in (first for other, first in written if other == name):
-                rows = states.rows(name, first)
-                partitions[first : first + len(rows)] = rows
+                node_states = states.node_states(name, first)
+                partitions[first : first + len(node_states)] = node_states
             self._live_image.set_topic(name, replace(topic, partitions=tuple(partitions)))
 
     async def _read_again(self, names: Sequence[str]) -> None:

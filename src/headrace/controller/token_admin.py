@@ -1,7 +1,7 @@
-"""Changes of delegation tokens. The controller writes them.
+"""Writes changes of delegation tokens, on the controller.
 
 1. Changes of one token are made one at a time.
-2. A write of unknown outcome is neither done nor failed: the token is read again (B5).
+2. After a write with an unknown outcome, the token is read again (B5).
 """
 
 import asyncio
@@ -55,6 +55,8 @@ class TokenAdmin:
         return token
 
     async def alter(self, token_id: str, edit: TokenEdit) -> Token | None:
+        """Change a token, or delete it if `edit` returns None. Raises ApiError if it is unknown."""
+
         def edited(token: Token | None) -> Token | None:
             if token is None:
                 raise ApiError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
@@ -91,7 +93,7 @@ class TokenAdmin:
             for _ in range(_ATTEMPTS_MAX):
                 known = self._live_image.image.tokens.get(token_id)
                 if is_repeated and wanted == known:
-                    return known  # An attempt of unknown outcome had succeeded.
+                    return known  # An earlier attempt, with an unknown outcome, had succeeded.
                 wanted = edit(known)
                 if wanted == known:
                     return known

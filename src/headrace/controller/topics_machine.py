@@ -1,12 +1,13 @@
 """Checks whether a topic can be created, and selects the brokers of its replicas.
 
-Pure: the image, the limits and a random number are arguments; the result is the new state or an
-ApiError. It does not change the image.
+Pure: the image, the limits and a random number are arguments. Returns the new states, or raises
+ApiError. Does not change the image.
 
-1. A partition's replicas are different brokers, and its first leader is a broker that is live.
-2. Leaders are spread evenly over the live brokers, and replicas over as many racks as possible.
+1. A partition's replicas are different brokers, and its first leader is a registered broker.
+2. Leaders are distributed evenly over the registered brokers, and the replicas of a partition over
+   as many racks as possible.
 3. A broker whose connection was just lost, or that is stopping, gets a replica only if too few
-   others are registered. Kafka treats fenced brokers in the same way.
+   other brokers are registered. Kafka treats fenced brokers in the same way.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +38,7 @@ class TopicLimits(NamedTuple):
     partitions_default: int = 1
     replication_factor_default: int = 1
     partitions_per_topic_max: int = 10_000
-    """Also what one topic may take in the store, see coordination.layout."""
+    """The store supports so many partitions per topic: see rule 1 of coordination/layout.py."""
     partitions_per_broker_max: int = 20_000
 
 
@@ -103,29 +104,29 @@ def decide_growth(
     """The initial states of the partitions that must be added for `count` partitions."""
     topic = existing(image, name)
     _reject_internal(name)
-    have = len(topic.partitions)
-    if count <= have:
+    old_count = len(topic.partitions)
+    if count <= old_count:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic {name} has {have} partitions; the new number, {count}, must be greater.",
+            f"Topic {name} has {old_count} partitions; the new number, {count}, must be greater.",
         )
     _check_count(count, limits)
     first = topic.partitions[0]
     replication_factor = len(first.replicas) - len(first.removing)
     if assignment is None:
         brokers = _usable(image, avoided, replication_factor)
-        start = _round_after(brokers, topic.partitions[-1].replicas[0], start)
-        added = assign_replicas(brokers, count - have, replication_factor, start)
+        start = _position_after(brokers, topic.partitions[-1].replicas[0], start)
+        added = assign_replicas(brokers, count - old_count, replication_factor, start)
         added = _with_avoided_last(added, avoided)
-    elif len(assignment) != count - have:
+    elif len(assignment) != count - old_count:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{count - have} partitions would be added to {name}, but the request has "
+            f"{count - old_count} partitions would be added to {name}, but the request has "
             f"{len(assignment)} assignments.",
         )
     else:
         added = tuple(tuple(replicas) for replicas in assignment)
-        for index, replicas in enumerate(added, have):
+        for index, replicas in enumerate(added, old_count):
             _check_replicas(image, index, replicas, replication_factor)
     _check_load(image, added, limits, replicas_before)
     return tuple(_first_state(image, replicas) for replicas in added)
@@ -153,9 +154,11 @@ def existing(image: ClusterImage, name: str) -> TopicState:
 def assign_replicas(
     brokers: Sequence[BrokerInfo], partitions: int, replication_factor: int, start: int
 ) -> Assignment:
-    """Round-robin from `start`; followers shift by one at each round, racks come before that.
+    """Assign leaders round-robin from `start`, and the next brokers of the ring as followers.
 
-    Without the shift, all leaders of a dead broker would move to its one neighbour.
+    The followers shift by one broker in each round. Without the shift, one broker would become the
+    leader of all partitions of a dead broker. A rack gets a second replica only after every other
+    rack has one.
     """
     ring = _interleaved(brokers)
     size = len(ring)
@@ -169,7 +172,7 @@ def assign_replicas(
     for partition in range(partitions):
         leader = (start + partition) % size
         others = [ring[(leader + step) % size] for step in range(1, size)]
-        # The shift stays the same for a complete round, so that a round is even with racks.
+        # The shift changes only between rounds, so that each round is even, also with racks.
         shift = (start + partition // size) % max(1, size - 1)
         order = [ring[leader], *others[shift:], *others[:shift]]
         assignment.append(_over_racks(order, replication_factor))
@@ -287,11 +290,12 @@ def _check_load(
     image: ClusterImage, assignment: Assignment, limits: TopicLimits, replicas_before: int
 ) -> None:
     after = replicas_before + sum(len(replicas) for replicas in assignment)
-    room = limits.partitions_per_broker_max * len(image.brokers)
-    if after > room:
+    replicas_max = limits.partitions_per_broker_max * len(image.brokers)
+    if after > replicas_max:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The cluster would have {after} replicas; its live brokers can have {room}.",
+            f"The cluster would have {after} replicas; its registered brokers can have "
+            f"{replicas_max}.",
         )
 
 
@@ -306,36 +310,36 @@ def _first_state(image: ClusterImage, replicas: tuple[int, ...]) -> PartitionSta
 def _usable(
     image: ClusterImage, avoided: Collection[int], replication_factor: int
 ) -> list[BrokerInfo]:
-    """The registered brokers without those to avoid, or all of them if too few remain."""
+    """The registered brokers that are not avoided; all registered brokers if these are too few."""
     brokers = [image.brokers[node_id] for node_id in sorted(image.brokers)]
     others = [broker for broker in brokers if broker.node_id not in avoided]
     return others if len(others) >= replication_factor else brokers
 
 
 def _with_avoided_last(assignment: Assignment, avoided: Collection[int]) -> Assignment:
-    """The first replica becomes the first leader."""
+    """Avoided brokers come last in each list of replicas: the first replica is the first leader."""
     return tuple(
         tuple(sorted(replicas, key=lambda node: node in avoided)) for replicas in assignment
     )
 
 
 def _interleaved(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
-    """Brokers of the racks in turn, so that neighbours are in different racks."""
+    """The brokers in an order in which neighbours are in different racks, if possible."""
     racks: dict[str, list[BrokerInfo]] = {}
     for broker in sorted(brokers, key=lambda broker: (broker.rack or "", broker.node_id)):
         racks.setdefault(broker.rack or "", []).append(broker)
     longest = max((len(rack) for rack in racks.values()), default=0)
-    return [rack[turn] for turn in range(longest) for rack in racks.values() if turn < len(rack)]
+    return [rack[i] for i in range(longest) for rack in racks.values() if i < len(rack)]
 
 
-def _round_after(brokers: Sequence[BrokerInfo], node_id: int, start: int) -> int:
-    """The start of a round that begins after this broker, so that leaders stay evenly spread."""
+def _position_after(brokers: Sequence[BrokerInfo], node_id: int, start: int) -> int:
+    """The position after this broker, so that leaders remain evenly distributed; else `start`."""
     ring = [broker.node_id for broker in _interleaved(brokers)]
     return ring.index(node_id) + 1 if node_id in ring else start
 
 
 def _over_racks(order: Sequence[BrokerInfo], count: int) -> tuple[int, ...]:
-    """The first `count` in order, but a rack is used again only after every other one."""
+    """The first `count` brokers in order; a rack is used again only after every other rack."""
     chosen: list[int] = []
     waiting = list(order)
     while len(chosen) < count:

@@ -242,12 +242,12 @@ def test_log_is_an_extension_only_if_it_contains_the_other() -> None:
     ends = {1: (2, 50), 2: (9, 90), 3: (3, 10)}
     assert furthest_member(state, ends) == (3, 10)
     assert furthest_member(state, {2: (9, 90)}) is None
-    assert contains_log_with_end((3, 10), found=(3, 10))
-    assert contains_log_with_end((3, 10), found=(3, 11))
+    assert contains_log_with_end((3, 10), epoch_end=(3, 10))
+    assert contains_log_with_end((3, 10), epoch_end=(3, 11))
     # It parted before: what follows there was never in sync, however late its epoch.
-    assert not contains_log_with_end((3, 10), found=(3, 9))
-    assert not contains_log_with_end((3, 10), found=(2, 40))
-    assert contains_log_with_end((-1, 0), found=(-1, -1))
+    assert not contains_log_with_end((3, 10), epoch_end=(3, 9))
+    assert not contains_log_with_end((3, 10), epoch_end=(2, 40))
+    assert contains_log_with_end((-1, 0), epoch_end=(-1, -1))
 
 
 def test_last_member_leads_immediately_only_without_another_log_to_compare() -> None:
