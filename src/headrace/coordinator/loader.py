@@ -5,9 +5,9 @@ loader collects values by encoded key, as a compaction does, and decodes and app
 ones. Records of a transaction wait for its marker, as they do live.
 
 1. The result is the same as applying every record and marker in order.
-2. Between two slices the event loop runs. A slice is limited in records, and so are the collected
-   values.
-3. A log that cannot be read to its end is not loaded: old values would be wrong values.
+2. The event loop runs between two slices. A slice has at most SLICE_RECORDS records (or one batch).
+   At most KEYS_MAX values (and those of one chunk) are collected before they are applied.
+3. If a log cannot be read to its end, loading fails, because newer values might be missing.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Loader(Generic[Record]):
         self._pause = pause
         self._latest: _Values = {}
         self._pending: dict[int, _Values] = {}
-        """Values of open transactions, by producer id. Not limited, because they are few."""
+        """Values of open transactions, by producer id. Not limited: open transactions are few."""
         self._unreadable = 0
 
     async def read(self, log: CoordinatorLog) -> None:
@@ -59,9 +59,9 @@ class Loader(Generic[Record]):
             for batch in read_batches(chunk):
                 offset = int(batch.base_offset + batch.last_offset_delta) + 1
                 if batch.is_control():
-                    await self._take_marker(batch)
+                    await self._apply_transaction(batch)
                 else:
-                    self._take(batch)
+                    self._collect(batch)
                 records += int(batch.record_count)
                 if records >= SLICE_RECORDS:
                     records = 0
@@ -83,7 +83,7 @@ class Loader(Generic[Record]):
                 self._shard.index,
             )
 
-    def _take(self, batch: Batch) -> None:
+    def _collect(self, batch: Batch) -> None:
         values = self._latest
         if batch.is_transactional():
             values = self._pending.setdefault(int(batch.producer_id), {})
@@ -96,10 +96,11 @@ class Loader(Generic[Record]):
                 for pending in self._pending.values():
                     pending.pop(key, None)
 
-    async def _take_marker(self, batch: Batch) -> None:
-        """Apply the transaction's records with the earlier values of their keys, then the marker.
+    async def _apply_transaction(self, batch: Batch) -> None:
+        """Apply a marker. Before a commit, apply the transaction's values.
 
-        The shard compares their offsets: a value written after a transaction's value is newer.
+        Collected values of the same keys are applied too. The shard compares the offsets of both,
+        because either can be newer.
         """
         if not batch.is_transactional():
             return
@@ -133,7 +134,7 @@ async def load(
     log: CoordinatorLog,
     pause: Callable[[], Awaitable[None]] = _yield_to_loop,
 ) -> int:
-    """Apply a log to a shard. Returns the end offset of what was applied."""
+    """Apply a log to a shard. Returns the end offset of the applied records."""
     end = log.log_end_offset
     await Loader(shard, codec, pause).read(log)
     return end

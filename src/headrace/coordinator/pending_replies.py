@@ -37,17 +37,17 @@ class PendingReplies(Generic[T]):
             future.set_result(reply)
 
     def take(self, ticket: int) -> T | None:
-        """The reply if it exists; otherwise None, and the caller uses `wait`."""
+        """Returns the reply if it exists. Otherwise None, and the caller must call `wait`."""
         reply = self._early.pop(ticket, None)
         if reply is not None:
             del self._futures[ticket]
         return reply
 
     async def wait(self, ticket: int, cancelled: Callable[[], None]) -> T:
-        """Wait for the reply. Calls `cancelled` if this is cancelled first."""
+        """Wait for the reply. Calls `cancelled` if the waiting task is cancelled first."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._futures[ticket] = future
-        if ticket in self._early:  # It arrived between the decision and now.
+        if ticket in self._early:  # The reply was sent before this call.
             future.set_result(self._early.pop(ticket))
         try:
             return await future

@@ -1,6 +1,6 @@
 """Maps a key, such as a group id, to a partition of a coordinator's topic. Pure.
 
-Brokers and tools must agree on it: Kafka uses Java's String.hashCode.
+The partition is that of Kafka, which uses Java's String.hashCode.
 """
 
 from functools import lru_cache
@@ -10,8 +10,8 @@ _KEY_SIZE_CACHED_MAX = 255
 
 def partition_for(key: str, partition_count: int) -> int:
     # Clients choose the keys, so the cache is limited in number and in size.
-    is_usual = len(key) <= _KEY_SIZE_CACHED_MAX
-    number = _cached_hash(key) if is_usual else java_hash(key)
+    is_cached = len(key) <= _KEY_SIZE_CACHED_MAX
+    number = _cached_hash(key) if is_cached else java_hash(key)
     return _abs(number) % partition_count
 
 
@@ -19,8 +19,8 @@ def java_hash(text: str) -> int:
     """The hash of a string in Java: a signed 32-bit number, over UTF-16 code units."""
     raw = text.encode("utf-16-be", "surrogatepass")
     number = 0
-    for at in range(0, len(raw), 2):
-        number = (number * 31 + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
+    for index in range(0, len(raw), 2):
+        number = (number * 31 + (raw[index] << 8 | raw[index + 1])) & 0xFFFFFFFF
     return number - (1 << 32) if number & 0x80000000 else number
 
 

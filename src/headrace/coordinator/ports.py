@@ -27,15 +27,15 @@ class CoordinatorLog(Protocol):
     def wait_committed(self, offset: int, *, fails_early: bool = True) -> Awaitable[None]:
         """Wait until the high watermark reaches an offset. Raises ApiError if it never will.
 
-        With `fails_early` also NOT_ENOUGH_REPLICAS_AFTER_APPEND, while fewer than
-        min.insync.replicas are in sync.
+        With `fails_early`, it also raises NOT_ENOUGH_REPLICAS_AFTER_APPEND as soon as fewer than
+        min.insync.replicas replicas are in sync.
         """
 
     def read(self, offset: int, size_max: int) -> Awaitable[bytes]:
-        """Complete batches from the one that contains `offset`, and possibly a part of the next."""
+        """Read the batch that contains `offset`, and further ones. The last one can be cut off."""
 
 
-class TopicMaker(Protocol):
+class CreateTopic(Protocol):
     async def __call__(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> None:
@@ -43,4 +43,4 @@ class TopicMaker(Protocol):
 
 
 WaitForElection: TypeAlias = Callable[[Sequence[TopicPartition], int], Awaitable[None] | None]
-"""Returns an awaitable if the leader of a partition was just lost: see HeldResponses."""
+"""Returns an awaitable if the leader of a partition has just disconnected: see HeldResponses."""

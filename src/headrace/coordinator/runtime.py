@@ -2,7 +2,7 @@
 
 It owns waiting requests and timers. It does not know what the entities of a shard are.
 
-1. A request gets a reply only if this broker is the coordinator of its shard and has loaded it.
+1. A request reaches a shard only if this broker is the coordinator of this shard and has loaded it.
 2. A decision's records are appended, then applied, then its replies are sent (shard_runtime.py).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from headrace.coordinator.pending_replies import PendingReplies
-from headrace.coordinator.ports import CoordinatorLog, TopicMaker, WaitForElection
+from headrace.coordinator.ports import CoordinatorLog, CreateTopic, WaitForElection
 from headrace.coordinator.shard import Decision, Moment, Record, RecordCodec, Reply
 from headrace.coordinator.shard_registry import CoordinatorTopic, ShardRegistry
 from headrace.coordinator.shard_runtime import S, ShardRuntime, Status, coordinator_error
@@ -35,9 +35,9 @@ class CoordinatorKind(Generic[S, Record, Reply]):
     codec: RecordCodec[Record]
     new_shard: Callable[[int], S]
     check_key: Callable[[str], None]
-    """Raises ApiError if the key is invalid, for example too long."""
+    """Raises ApiError if the key is invalid, for example if it is too long."""
     failed_reply: Callable[[Reply, ErrorCode], Reply]
-    """Builds the reply to send if the records of a decision cannot be committed."""
+    """Converts a reply to the one that is sent if the records of its decision are not committed."""
     compression: int = 0
     commit_seconds: float = 5.0
 
@@ -48,17 +48,17 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
         kind: CoordinatorKind[S, Record, Reply],
         image: ClusterImage,
         clock: Clock,
-        make_topic: TopicMaker,
+        create_topic: CreateTopic,
         wait_for_election: WaitForElection,
         call_later: CallLater,
-        loaded: Callable[[ShardRuntime[S, Record]], None],
+        on_loaded: Callable[[ShardRuntime[S, Record]], None],
     ) -> None:
         self._kind = kind
-        self._after_load = loaded
+        self._on_loaded = on_loaded
         self.shards: ShardRegistry[S, Record] = ShardRegistry(
             kind.topic,
             image,
-            make_topic,
+            create_topic,
             wait_for_election,
             self._new_shard,
             kind.check_key,
@@ -76,18 +76,18 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
     # Leadership
 
     def become_leader(self, index: int, log: CoordinatorLog) -> None:
-        """This broker is the leader of a partition of the topic now."""
+        """This broker has become the leader of a partition of the topic."""
         self.shards.become_leader(index, log)
 
     def resign(self, index: int) -> None:
-        """This broker is no longer the leader of a partition."""
+        """This broker is no longer the leader of a partition: fail its waiting requests."""
         shard_runtime = self.shards.resign(index)
         if shard_runtime is not None:
             for ticket, reply in shard_runtime.shard.unloaded(ErrorCode.NOT_COORDINATOR):
                 self.replies.reply(ticket, reply)
 
     def stop(self) -> None:
-        """Reply to all waiting requests; their clients then look for another coordinator."""
+        """Fail all waiting requests. Their clients then look for another coordinator."""
         self.timers.stop()
         self.shards.stop()
         for shard_runtime in self.shards:
@@ -99,14 +99,14 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
         now = self.timers.now()
         for key, decision in shard_runtime.shard.loaded(now):
             self.execute(shard_runtime, key, decision, now)
-        self._after_load(shard_runtime)
+        self._on_loaded(shard_runtime)
 
     # Decisions
 
     def append(
         self, shard_runtime: ShardRuntime[S, Record], records: list[Record], now: Moment
     ) -> None:
-        """Append and apply. Raises an ApiError with an error for clients."""
+        """Append and apply records. Raises an ApiError whose code can be returned to clients."""
         try:
             shard_runtime.append(records, now.wall_ms)
         except ApiError as error:
@@ -115,7 +115,7 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
     def append_in_batches(
         self, shard_runtime: ShardRuntime[S, Record], records: list[Record]
     ) -> None:
-        """For independent records, such as tombstones, which one batch might not hold."""
+        """Append independent records, such as tombstones. Each batch is applied separately."""
         now = self.timers.now()
         for at in range(0, len(records), RECORDS_PER_BATCH_MAX):
             self.append(shard_runtime, records[at : at + RECORDS_PER_BATCH_MAX], now)
@@ -145,7 +145,7 @@ class CoordinatorRuntime(Generic[S, Record, Reply]):
         decision: Decision[Record, Reply],
         now: Moment,
     ) -> None:
-        """The records of a decision are applied: send its replies and set the timer."""
+        """Send the replies of a decision whose records are applied, and set the timer."""
         self._send(shard_runtime, decision.replies)
         follow_up: Decision[Record, Reply] = shard_runtime.shard.applied(key, decision, now)
         if follow_up.records or follow_up.replies:

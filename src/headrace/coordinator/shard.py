@@ -71,10 +71,10 @@ class Shard(Protocol[Record_contra, Reply_co, D]):
         """Apply the end of a producer's transaction."""
 
     def loaded(self, now: Moment) -> Iterable[tuple[str, D]]:
-        """The log is loaded: one decision per entity. Each is carried out before the next."""
+        """The log is loaded. Yields decisions; the runtime executes each before the next."""
 
     def unloaded(self, error: ErrorCode) -> Iterable[tuple[int, Reply_co]]:
-        """This broker is no longer the coordinator: replies for all waiting requests."""
+        """This broker is no longer the coordinator. Returns replies for all waiting requests."""
 
     def tick(self, key: str, now: Moment) -> D:
         """Decide what is due for an entity, such as expired sessions."""
@@ -83,13 +83,13 @@ class Shard(Protocol[Record_contra, Reply_co, D]):
         """The latest time for the next `tick` of an entity. None if the entity does not exist."""
 
     def applied(self, key: str, decision: D, now: Moment) -> D:
-        """A decision's records are applied: update timers and other state that is not stored."""
+        """A decision's records are applied. Update timers and other state that is not stored."""
 
     def append_failed(self, key: str, decision: D, error: ErrorCode, now: Moment) -> D:
-        """A decision's records could not be appended: what to do instead."""
+        """A decision's records could not be appended. Returns the decision that replaces it."""
 
     def cancelled(self, key: str, ticket: int, now: Moment) -> D:
-        """The client of a waiting request has disconnected."""
+        """The client of a waiting request has disconnected. Returns what to do for its entity."""
 
     def drop_if_vacant(self, key: str) -> None:
         """Forget an entity that has neither stored state nor waiting requests."""

@@ -1,7 +1,6 @@
-"""The shards that this broker is the coordinator of: creates, loads, finds and removes them.
+"""Creates, loads, finds and removes the shards that this broker is the coordinator of.
 
-It also owns the coordinator's topic: it maps keys to partitions, and creates the topic when it is
-first needed.
+It also maps keys to partitions of the coordinator's topic, and creates this topic on first use.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from headrace.coordinator.placement import partition_for
-from headrace.coordinator.ports import CoordinatorLog, TopicMaker, WaitForElection
+from headrace.coordinator.ports import CoordinatorLog, CreateTopic, WaitForElection
 from headrace.coordinator.shard import Record
 from headrace.coordinator.shard_runtime import S, ShardRuntime, Status
 from headrace.model.cluster import ClusterImage
@@ -29,7 +28,7 @@ _logger = logging.getLogger(__name__)
 class CoordinatorTopic:
     name: str
     partitions: int
-    """If the topic does not exist yet."""
+    """For the creation of the topic. An existing topic can have another number."""
     replication_factor: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
 
@@ -39,26 +38,26 @@ class ShardRegistry(Generic[S, Record]):
         self,
         topic: CoordinatorTopic,
         image: ClusterImage,
-        make_topic: TopicMaker,
+        create_topic: CreateTopic,
         wait_for_election: WaitForElection,
         new_shard: Callable[[int, CoordinatorLog], ShardRuntime[S, Record]],
         check_key: Callable[[str], None],
-        loaded: Callable[[ShardRuntime[S, Record]], None],
+        on_loaded: Callable[[ShardRuntime[S, Record]], None],
     ) -> None:
         self._topic = topic
         self._image = image
-        self._make_topic = make_topic
+        self._make_topic = create_topic
         self._wait_for_election = wait_for_election
         self._new_shard = new_shard
         self._check_key = check_key
-        self._loaded = loaded
+        self._on_loaded = on_loaded
         self._shards: dict[int, ShardRuntime[S, Record]] = {}
         self._to_load: list[ShardRuntime[S, Record]] = []
-        self._loader: asyncio.Task[None] | None = None
+        self._load_task: asyncio.Task[None] | None = None
         self._topic_creation: asyncio.Task[None] | None = None
         self._load_waits = 0
-        self._last_error: BaseException | None = None
-        self._last_reason = ""
+        self._creation_error: BaseException | None = None
+        self._logged_reason = ""
         self._is_stopping = False
 
     def __iter__(self) -> Iterator[ShardRuntime[S, Record]]:
@@ -66,13 +65,13 @@ class ShardRegistry(Generic[S, Record]):
 
     def become_leader(self, index: int, log: CoordinatorLog) -> None:
         shard_runtime = self._shards[index] = self._new_shard(index, log)
-        if _backlog(shard_runtime) == 0:
+        if _records_to_load(shard_runtime) == 0:
             shard_runtime.status = Status.ACTIVE
             shard_runtime.load_ended.set()
             return
         self._to_load.append(shard_runtime)
-        if self._loader is None:
-            self._loader = asyncio.get_running_loop().create_task(self._load_all())
+        if self._load_task is None:
+            self._load_task = asyncio.get_running_loop().create_task(self._load_all())
 
     def resign(self, index: int) -> ShardRuntime[S, Record] | None:
         shard_runtime = self._shards.pop(index, None)
@@ -83,22 +82,22 @@ class ShardRegistry(Generic[S, Record]):
 
     def stop(self) -> None:
         self._is_stopping = True
-        for task in (self._loader, self._topic_creation):
+        for task in (self._load_task, self._topic_creation):
             if task is not None:
                 task.cancel()
 
     async def _load_all(self) -> None:
-        """Sequentially, the smallest first, so that most shards are available soon."""
+        """Load shards sequentially, the smallest first, so that most of them are available soon."""
         count = 0
         while self._to_load:
-            shard_runtime = min(self._to_load, key=_backlog)
+            shard_runtime = min(self._to_load, key=_records_to_load)
             self._to_load.remove(shard_runtime)
             if shard_runtime.status is Status.LOADING:
                 await self._load(shard_runtime)
                 count += len(shard_runtime.shard)
         if count:
             _logger.info("coordinator loaded: topic=%s entities=%d", self._topic.name, count)
-        self._loader = None
+        self._load_task = None
 
     async def _load(self, shard_runtime: ShardRuntime[S, Record]) -> None:
         try:
@@ -114,10 +113,10 @@ class ShardRegistry(Generic[S, Record]):
             )
             return
         if shard_runtime.status is Status.ACTIVE:
-            self._loaded(shard_runtime)
+            self._on_loaded(shard_runtime)
         shard_runtime.load_ended.set()
 
-    # Finding
+    # Look-ups
 
     def partition_of(self, key: str) -> int:
         topic = self._image.topics.get(self._topic.name)
@@ -134,11 +133,12 @@ class ShardRegistry(Generic[S, Record]):
         return shard_runtime
 
     def wait_until_ready(self, keys: Sequence[str]) -> Awaitable[None] | None:
-        """An awaitable if this broker will probably soon be the coordinator of one of these keys.
+        """Returns an awaitable if a request with these keys should wait instead of failing.
 
-        It is loading the shard, or its image still names a broker whose connection was just lost.
-        The awaitable ends after the load, or at most LOAD_WAIT_S later. An error would cost the
-        client its retry backoff. At most LOAD_WAITS_MAX requests wait.
+        This is so if this broker is loading one of their shards, or if the leader in its image has
+        just lost its connection, so that this broker might be elected. An error would delay the
+        client by its retry backoff. The wait ends after the load or the election, or after
+        LOAD_WAIT_S. At most LOAD_WAITS_MAX requests wait.
         """
         indexes = [self.partition_of(key) for key in keys]
         shards = [self._shards.get(index) for index in indexes]
@@ -180,10 +180,12 @@ class ShardRegistry(Generic[S, Record]):
         self._check_key(key)
         if self._topic.name not in self._image.topics:
             await self._create_topic()
-        if self._topic.name not in self._image.topics and isinstance(self._last_error, ApiError):
+        if self._topic.name not in self._image.topics and isinstance(
+            self._creation_error, ApiError
+        ):
             raise ApiError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"Cannot create topic {self._topic.name}: {self._last_error.message}",
+                f"Cannot create topic {self._topic.name}: {self._creation_error.message}",
             )
         state = self._image.partition(self._topic.name, self.partition_of(key))
         if state is None or state.leader not in self._image.brokers:
@@ -200,21 +202,21 @@ class ShardRegistry(Generic[S, Record]):
                     topic.name, topic.partitions, topic.replication_factor, topic.configs
                 )
             )
-            self._topic_creation.add_done_callback(self._created)
+            self._topic_creation.add_done_callback(self._topic_created)
         await asyncio.wait({self._topic_creation}, timeout=TOPIC_SECONDS)
 
-    def _created(self, task: asyncio.Task[None]) -> None:
+    def _topic_created(self, task: asyncio.Task[None]) -> None:
         self._topic_creation = None
         if task.cancelled():
             return
-        # Clients retry: log each cause once.
+        # Clients retry, so log only a reason that differs from the previous one.
         error = task.exception()
         reason = "" if error is None else str(error)
-        if reason and reason != self._last_reason:
+        if reason and reason != self._logged_reason:
             _logger.warning("topic not created: topic=%s error=%s", self._topic.name, reason)
-        self._last_reason = reason
-        self._last_error = error
+        self._logged_reason = reason
+        self._creation_error = error
 
 
-def _backlog(shard_runtime: ShardRuntime[S, Record]) -> int:
+def _records_to_load(shard_runtime: ShardRuntime[S, Record]) -> int:
     return shard_runtime.log.log_end_offset - shard_runtime.log.log_start_offset

@@ -1,8 +1,8 @@
-"""One shard that this broker is the coordinator of: its state machine and its log.
+"""Runs one shard that this broker is the coordinator of: its state machine and its log.
 
-1. A record is applied in the same step in which it is appended, and only then.
-2. A reply waits until everything appended before it is committed, so that a failover cannot revert
-   what a client has seen.
+1. A record is applied immediately after its append, before any other code runs.
+2. A reply waits until all records that were appended before it are committed, so that a failover
+   cannot revert state that a client has seen.
 3. Until the log is loaded, requests get an error.
 """
 
@@ -98,7 +98,7 @@ class ShardRuntime(Generic[S, Record]):
     def append_encoded(
         self, payload: bytes, count: int, wall_ms: int, apply: Callable[[int], None]
     ) -> None:
-        """Append encoded records. `apply` applies them, given the offset of the first one."""
+        """Append encoded records, then call `apply` with the offset of the first one."""
         if count > 0:
             apply(self._write(BatchBuilder.of_encoded(payload, count, wall_ms)))
 
@@ -118,7 +118,7 @@ class ShardRuntime(Generic[S, Record]):
         return self.log.high_watermark >= self._end_offset
 
     def when_committed(self, reply: T) -> T | Awaitable[T]:
-        """The reply, or an awaitable of it if something before it is not committed yet."""
+        """The reply, or an awaitable of it if records before it are not committed yet."""
         return reply if self.is_committed else self._reply_later(reply)
 
     async def _reply_later(self, reply: T) -> T:

@@ -1,7 +1,7 @@
 """Timers of entities, and a clock that excludes time in which the broker did not run.
 
-1. `now` excludes time in which this process did not run (it was stopped, or its machine slept):
-   clients' heartbeats could not be read in that time either.
+1. `now` excludes time in which this process did not run, because it was stopped or the machine was
+   suspended. Otherwise sessions would expire although the broker could not read heartbeats.
 2. One timer of the event loop serves all entities.
 """
 
@@ -23,7 +23,7 @@ class TimerOwner(Protocol):
         """When the timer of each entity is due."""
 
 
-A = TypeVar("A", bound=TimerOwner)
+Owner = TypeVar("Owner", bound=TimerOwner)
 
 
 class Cancellable(Protocol):
@@ -34,19 +34,19 @@ CallLater = Callable[[float, Callable[[], None]], Cancellable]
 """Like the event loop's method: call a function after a number of seconds."""
 
 
-class Timers(Generic[A]):
+class Timers(Generic[Owner]):
     def __init__(
         self,
         clock: Clock,
         call_later: CallLater,
-        wake: Callable[[A, str, Moment], None],
+        wake: Callable[[Owner, str, Moment], None],
     ) -> None:
         self._clock = clock
         self._call_later = call_later
         self._wake = wake
-        self._heap: list[tuple[int, int, A, str]] = []
-        self._count = 0
-        self._stale = 0
+        self._heap: list[tuple[int, int, Owner, str]] = []
+        self._sequence = 0
+        self._stale_count = 0
         self._handle: Cancellable | None = None
         self._handle_ms = NEVER
         self._seen_ms = self._monotonic_ms()
@@ -63,32 +63,32 @@ class Timers(Generic[A]):
         self._seen_ms = monotonic_ms
         return Moment(monotonic_ms - self._stalled_ms, self._clock.wall_ms())
 
-    def set(self, owner: A, key: str, due_ms: int, now: Moment) -> None:
-        """Wake an entity at that time, or earlier."""
+    def set(self, owner: Owner, key: str, due_ms: int, now: Moment) -> None:
+        """Wake an entity at `due_ms`. An earlier time that is already set stays."""
         due_before_ms = owner.due_ms_by_key.get(key, NEVER)
         if due_ms >= due_before_ms:
             return
         if due_before_ms != NEVER:
-            self._note_stale()
+            self._count_stale()
         owner.due_ms_by_key[key] = due_ms
-        self._count += 1
-        heappush(self._heap, (due_ms, self._count, owner, key))
+        self._sequence += 1
+        heappush(self._heap, (due_ms, self._sequence, owner, key))
         self._schedule(now)
 
-    def forget(self, owner: A, key: str) -> None:
-        """The entity no longer exists."""
+    def forget(self, owner: Owner, key: str) -> None:
+        """Cancel the timer of an entity that no longer exists."""
         if owner.due_ms_by_key.pop(key, None) is not None:
-            self._note_stale()
+            self._count_stale()
 
-    def _note_stale(self) -> None:
-        """Delete unused entries once they are half of the heap: short-lived entities leave them."""
-        self._stale += 1
-        if self._stale > STALE_MAX and self._stale * 2 > len(self._heap):
+    def _count_stale(self) -> None:
+        """Count an unused heap entry. If more than half of the entries are unused, delete these."""
+        self._stale_count += 1
+        if self._stale_count > STALE_MAX and self._stale_count * 2 > len(self._heap):
             self._heap = [
                 entry for entry in self._heap if entry[2].due_ms_by_key.get(entry[3]) == entry[0]
             ]
             heapify(self._heap)
-            self._stale = 0
+            self._stale_count = 0
 
     def stop(self) -> None:
         self._heap.clear()
@@ -96,7 +96,7 @@ class Timers(Generic[A]):
             self._handle.cancel()
 
     def _schedule(self, now: Moment) -> None:
-        """Run when the first entry is due, and at least every CHECK_MS, to notice stalls."""
+        """Call `_run` when the first entry is due, or after CHECK_MS, to notice stalls."""
         if not self._heap:
             return
         due_ms = min(max(self._heap[0][0], now.ms), now.ms + CHECK_MS)
@@ -116,7 +116,7 @@ class Timers(Generic[A]):
                 del owner.due_ms_by_key[key]
                 self._wake(owner, key, now)
             else:
-                self._stale -= 1
+                self._stale_count -= 1
         self._schedule(now)
 
     def _monotonic_ms(self) -> int:

@@ -9,52 +9,52 @@ from typing import TypeAlias
 from uuid import UUID
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
-"""By topic id. Immutable once it is shared."""
+"""Partition indexes by topic id. It is not modified after it has been returned or stored."""
 
-NOTHING: Assignment = {}
+NO_PARTITIONS: Assignment = {}
 
 
 def assignment_of(pairs: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
-    """From the fields of a request. Entries of the same topic are merged."""
-    gathered: dict[UUID, frozenset[int]] = {}
+    """Convert pairs of a topic and partitions. Pairs of the same topic are merged."""
+    merged: dict[UUID, frozenset[int]] = {}
     for topic_id, partitions in pairs:
-        held = frozenset(partitions) | gathered.get(topic_id, frozenset())
-        if held:
-            gathered[topic_id] = held
-    return gathered
+        indexes = frozenset(partitions) | merged.get(topic_id, frozenset())
+        if indexes:
+            merged[topic_id] = indexes
+    return merged
 
 
-def common(one: Assignment, other: Assignment) -> Assignment:
+def intersection(one: Assignment, other: Assignment) -> Assignment:
     shared = {id_: one[id_] & other[id_] for id_ in one if id_ in other}
     return {id_: partitions for id_, partitions in shared.items() if partitions}
 
 
-def without(one: Assignment, other: Assignment) -> Assignment:
-    left = {id_: held - other.get(id_, frozenset()) for id_, held in one.items()}
-    return {id_: partitions for id_, partitions in left.items() if partitions}
+def difference(one: Assignment, other: Assignment) -> Assignment:
+    rest = {id_: indexes - other.get(id_, frozenset()) for id_, indexes in one.items()}
+    return {id_: indexes for id_, indexes in rest.items() if indexes}
 
 
-def together(one: Assignment, other: Assignment) -> Assignment:
+def union(one: Assignment, other: Assignment) -> Assignment:
     both = dict(one)
     for id_, partitions in other.items():
         both[id_] = both.get(id_, frozenset()) | partitions
     return both
 
 
-def is_within(one: Assignment, other: Assignment) -> bool:
-    return all(held <= other.get(id_, frozenset()) for id_, held in one.items())
+def is_subset(one: Assignment, other: Assignment) -> bool:
+    return all(indexes <= other.get(id_, frozenset()) for id_, indexes in one.items())
 
 
 def overlaps(one: Assignment, other: Assignment) -> bool:
-    return any(not held.isdisjoint(other.get(id_, ())) for id_, held in one.items())
+    return any(not indexes.isdisjoint(other.get(id_, ())) for id_, indexes in one.items())
 
 
 def size(one: Assignment) -> int:
     return sum(map(len, one.values()))
 
 
-def in_order(one: Assignment) -> list[tuple[UUID, list[int]]]:
-    """In sorted order, for records and responses."""
+def sorted_partitions(one: Assignment) -> list[tuple[UUID, list[int]]]:
+    """Topics and partitions in sorted order, for records and responses."""
     return [(id_, sorted(one[id_])) for id_ in sorted(one, key=_bytes)]
 
 

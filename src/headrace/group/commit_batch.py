@@ -1,10 +1,10 @@
 """Builds one batch of records from many OffsetCommit requests of one shard.  # HOT
 
-Pure. It writes the same bytes as records.py, without an object per key or value; tests compare the
-two. The shard has already checked the member (`Shard.check_commit`).
+Pure. It writes the same bytes as records.py, but creates no object per key; tests compare the
+bytes. The shard has already checked the member (`Shard.check_commit`).
 
 1. A partition with an error has no record. An error of one partition does not affect others.
-2. Nothing is stored before `apply`.
+2. Only `apply` changes committed offsets.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ class CommitBatch:
         self.record_count += 1
 
     def _value_of(self, part: CommitPartition, metadata: bytes, expire_ms: i64) -> bytes:
-        """Clients that set a retention time send no epoch, and no version has both fields."""
+        """Version 1 has an expiry time and version 3 a leader epoch; no version has both."""
         out = BytesWriter()
         put_i16(out, 3 if expire_ms == NO_TIMESTAMP else 1)
         put_i64(out, part.offset)
@@ -101,15 +101,15 @@ class CommitBatch:
         return out.getvalue()
 
     def payload(self) -> bytes:
-        """The records, with offset deltas from 0 and one timestamp."""
+        """The encoded records. Their offset deltas start at 0, and their timestamp deltas are 0."""
         return self._out.getvalue()
 
     def apply(self, topic_offsets: Callable[[str, str], dict[int, bytes]], offset: i64) -> None:
-        """Apply the records, which were appended from this offset.
+        """Store the committed offsets, after the records were appended at this offset.
 
-        `topic_offsets` returns the offsets of a group and topic (`Shard.topic_offsets`).
+        `topic_offsets` returns the committed offsets of a group and topic (`Shard.topic_offsets`).
         """
-        at: i64 = 0
+        index: i64 = 0
         for request in self.requests:
             for topic in request.topics:
                 partitions: dict[int, bytes] | None = None
@@ -119,10 +119,10 @@ class CommitBatch:
                     if partitions is None:
                         partitions = topic_offsets(request.group_id, topic.name)
                     out = BytesWriter()
-                    put_i64(out, offset + at)
-                    out.write(self._values[at])
+                    put_i64(out, offset + index)
+                    out.write(self._values[index])
                     partitions[part.partition] = out.getvalue()
-                    at += 1
+                    index += 1
 
 
 def _key_of(group: bytes, topic: bytes) -> bytes:

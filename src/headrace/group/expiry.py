@@ -1,7 +1,7 @@
 """Deletes expired offsets, periodically and in slices.
 
-Commits have timestamps of the wall clock, so expiry uses the wall clock. While it is not trusted,
-nothing expires: a wrong clock must not delete offsets.
+Commits contain timestamps of the wall clock, so expiry uses the wall clock. Nothing expires while
+the broker does not trust its wall clock, because a wrong clock must not delete offsets.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Expiry:
             try:
                 await self.expire()
             except Exception:
-                # Otherwise no offset would expire before the next start.
+                # The task must continue: otherwise offsets would expire only after a restart.
                 _logger.exception("expired offsets not deleted, retrying")
 
     async def expire(self) -> None:
@@ -62,8 +62,8 @@ class Expiry:
                 if shard_runtime.status is not Status.ACTIVE:
                     break
                 wall_ms = self._clock.wall_ms()
-                kept_ms = self._settings.retention_ms
-                records = shard_runtime.shard.decide_expiry(group_id, wall_ms, kept_ms)
+                retention_ms = self._settings.retention_ms
+                records = shard_runtime.shard.decide_expiry(group_id, wall_ms, retention_ms)
                 if records:
                     self._append(shard_runtime, records)
                 checked += 1

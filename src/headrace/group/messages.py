@@ -18,10 +18,10 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Supported protocols, preferred first: the name of an assignor and its metadata."""
 
 CanDescribe: TypeAlias = Callable[[str], bool]
-"""Whether a member is authorized to describe a topic."""
+"""Returns whether a member is authorized to describe a topic."""
 
 
-def sees_all(_topic: str) -> bool:
+def can_describe_all(_topic: str) -> bool:
     return True
 
 
@@ -32,9 +32,9 @@ class ClassicLimits:
     initial_rebalance_delay_ms: int = 3_000
     size_max: int = (1 << 31) - 1
     new_member_join_timeout_ms: int = 300_000
-    """The session of a client that joins for the first time: it cannot send heartbeats yet."""
+    """How long a new member can wait in its join, during which it cannot send heartbeats."""
     metadata_bytes_max: int = 4 * 1024 * 1024
-    """Of all members together. The record of a larger group could exceed max.message.bytes."""
+    """For all members of a group together. A larger record could exceed max.message.bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,17 @@ class ConsumerLimits:
     heartbeat_interval_ms: int = 5_000
     size_max: int = (1 << 31) - 1
     classic: ClassicLimits = field(default_factory=ClassicLimits)
-    """For members of such a group that use the classic protocol."""
+    """Limits for members of a consumer group that use the classic protocol."""
     assignors: tuple[str, ...] = ("uniform", "range")
     """Available assignors; the first one is the default."""
     can_upgrade: bool = True
     can_downgrade: bool = True
     metadata_bytes_max: int = 4 * 1024 * 1024
-    """Of all members together. Limits memory against clients with many member ids."""
+    """For all members of a group together, so that many member ids cannot exhaust the memory."""
     refresh_ms: int = 600_000
-    """How often a group compares its topics, in case it has missed a change."""
+    """How often a group compares its topics with the cluster, even if no change was reported."""
     overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Settings by group id. They change while the broker runs."""
+    """Settings of single groups, by group id. They change while the broker runs."""
 
     def session_ms(self, group_id: str) -> int:
         return self._of(group_id, SESSION_TIMEOUT, self.session_timeout_ms)
@@ -82,12 +82,12 @@ class ConsumerHeartbeat:
     regex: str | None = None
     assignor: str | None = None
     owned: Assignment | None = None
-    can_describe: CanDescribe = field(default=sees_all, compare=False)
+    can_describe: CanDescribe = field(default=can_describe_all, compare=False)
     """Regular expressions match only topics that the member can describe."""
 
     @property
     def is_full(self) -> bool:
-        """It contains all fields: the member is new, or has missed a response."""
+        """Whether it contains all fields, as after a join or a lost response."""
         return self.member_epoch == 0 or (
             self.rebalance_timeout_ms != -1
             and (self.topics is not None or self.regex is not None)
@@ -117,9 +117,13 @@ class JoinRequest:
     new_member_id: str
     """The id for a member without one. The caller provides it, because it is random."""
     needs_known_id: bool = True
-    """Joining takes two requests, so that a lost response leaves no unused member (KIP-394)."""
+    """Whether a client must first get a member id, and join with it in a second request (KIP-394).
+
+    Otherwise a lost response would leave a member that no client uses.
+    """
     can_skip_assignment: bool = True
-    can_describe: CanDescribe = field(default=sees_all, compare=False)
+    """Whether the client supports SkipAssignment (KIP-814)."""
+    can_describe: CanDescribe = field(default=can_describe_all, compare=False)
 
 
 class JoinedMember(NamedTuple):
@@ -159,25 +163,28 @@ class SyncReply:
 
 
 class Leaver(NamedTuple):
-    """A member to remove, by its id or by its instance name."""
+    """A member to remove. If the member id is empty, the instance id identifies the member."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class Change(Enum):
-    """The effect of an outcome on a group."""
+    """The effect of an outcome on a group, once its records are applied."""
 
     NOTHING = 0
     ASSIGNED = 1
+    """The members of a classic group have their assignments."""
     EMPTIED = 2
+    """A classic group has lost its last member."""
     REPLACED = 3
+    """An instance of a classic group has a new member id."""
     HEARTBEAT = 4
     """A member of a consumer group has sent a heartbeat."""
     JOINED = 5
-    """A member of a consumer group has joined by the classic protocol. SyncGroup must follow."""
+    """A member has joined a consumer group by the classic protocol. SyncGroup must follow."""
     CONVERTED = 6
-    """The group uses the other protocol now."""
+    """The group has changed from the classic to the consumer protocol, or back."""
 
 
 Reply: TypeAlias = JoinReply | SyncReply
@@ -189,13 +196,13 @@ class Outcome(Decision[GroupRecord, Reply]):
 
     change: Change = Change.NOTHING
     member_id: str = NO_MEMBER
-    """The member that has REPLACED another, sent the HEARTBEAT, or JOINED."""
+    """The member that caused the change, for REPLACED, HEARTBEAT and JOINED."""
     protocols: Protocols = ()
-    """Of the member that REPLACED another. Its record contains only the chosen one."""
+    """For REPLACED: all protocols of the new member. The record contains only the chosen one."""
 
 
 def failed_reply(reply: Reply, error: ErrorCode) -> Reply:
-    """The reply to send instead, if a decision's records are not stored."""
+    """Converts a reply to the one that is sent if its decision's records are not stored."""
     if isinstance(reply, JoinReply):
         return JoinReply(error, reply.member_id)
     return SyncReply(error)

@@ -1,12 +1,12 @@
 """Committed offsets of groups, and pending offsets of open transactions. Pure.
 
-It contains the offsets of all groups of one partition of __consumer_offsets. commit_batch.py writes
-commits and applies them to the result of `topic_offsets`.
+It contains the offsets of all groups of one partition of __consumer_offsets. commit_batch.py
+encodes commits, and writes committed offsets to the dict that `topic_offsets` returns.
 
-O1  a fetch returns applied offsets; a decision changes nothing until it is applied
-O2  offsets of an open transaction are not fetched; its marker commits them, unless a later record
-    exists (compaction might have removed records between)
-O3  an offset with a pending transaction does not expire
+1. A fetch returns applied offsets. A decision changes nothing until its records are applied.
+2. A fetch does not return offsets of an open transaction. A commit marker makes them committed
+   offsets, except for partitions with a committed offset of a later record.
+3. An offset with a pending transactional commit does not expire.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,30 +46,32 @@ class FetchedOffset(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
-Partitions = dict[int, bytes]
-"""By partition: the offset of the record, then its value as bytes. The garbage collector does not
-track bytes: a pass over a million objects would block the loop for long."""
+CommittedByPartition = dict[int, bytes]
+"""By partition: 8 bytes with the offset of the record in the log, then the value of the record.
+
+These are bytes because the garbage collector does not track bytes. A pass over a million tracked
+objects would block the event loop."""
 
 _RECORD_OFFSET = Struct(">q")
 
 
-def stored(raw_value: bytes, record_offset: int) -> bytes:
+def pack_committed(raw_value: bytes, record_offset: int) -> bytes:
     return _RECORD_OFFSET.pack(record_offset) + raw_value
 
 
-def _committed(found: bytes) -> CommittedOffset:
-    return CommittedOffset(*decode_offset(found[8:]), _RECORD_OFFSET.unpack_from(found)[0])
+def _unpack_committed(packed: bytes) -> CommittedOffset:
+    return CommittedOffset(*decode_offset(packed[8:]), _RECORD_OFFSET.unpack_from(packed)[0])
 
 
-def _is_earlier(known: bytes | None, other: bytes) -> bool:
-    return known is None or _RECORD_OFFSET.unpack_from(known) < _RECORD_OFFSET.unpack_from(other)
+def _is_earlier(one: bytes | None, other: bytes) -> bool:
+    return one is None or _RECORD_OFFSET.unpack_from(one) < _RECORD_OFFSET.unpack_from(other)
 
 
 class Offsets:
     def __init__(self) -> None:
-        self.by_group: dict[str, dict[str, Partitions]] = {}
+        self.by_group: dict[str, dict[str, CommittedByPartition]] = {}
         self.pending: dict[int, dict[OffsetKey, bytes]] = {}
-        """By producer id, until the transaction ends."""
+        """Offsets of open transactions, by producer id."""
 
     # Stored state
 
@@ -85,7 +87,7 @@ class Offsets:
             for pending in self.pending.values():
                 pending.pop(key, None)
             return
-        committed = stored(encode_offset(value), record_offset)
+        committed = pack_committed(encode_offset(value), record_offset)
         if producer_id == NO_PRODUCER:
             self.topic_offsets(key.group, key.topic)[key.partition] = committed
         else:
@@ -95,16 +97,16 @@ class Offsets:
         self.pending.setdefault(producer_id, {})[key] = committed
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> list[str]:
-        """Apply a marker. Returns the groups with offsets in that transaction."""
+        """Apply a marker. Returns the groups that have offsets in this transaction."""
         pending = self.pending.pop(producer_id, {})
         for key, committed in pending.items():
-            known = self.by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
-            if is_commit and _is_earlier(known, committed):
+            before = self.by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
+            if is_commit and _is_earlier(before, committed):
                 self.topic_offsets(key.group, key.topic)[key.partition] = committed
         return list(dict.fromkeys(key.group for key in pending))
 
-    def topic_offsets(self, group: str, topic: str) -> Partitions:
-        """The offsets of a topic's partitions."""
+    def topic_offsets(self, group: str, topic: str) -> CommittedByPartition:
+        """The committed offsets of a group and topic. The caller can change them."""
         return self.by_group.setdefault(group, {}).setdefault(topic, {})
 
     def _drop(self, key: OffsetKey) -> None:
@@ -133,7 +135,7 @@ class Offsets:
         return [GroupRecord(key, None) for key in keys]
 
     def decide_deletion_of_topic(self, topic: str) -> list[GroupRecord]:
-        """The topic was deleted: its offsets are wrong for a new topic of the same name."""
+        """The offsets of a deleted topic: they are wrong for a new topic of the same name."""
         keys: dict[OffsetKey, None] = {}
         for group, topics in self.by_group.items():
             for partition in topics.get(topic, ()):
@@ -143,19 +145,19 @@ class Offsets:
         return [GroupRecord(key, None) for key in keys]
 
     def decide_expiry(
-        self, group: "ExpiringGroup", wall_ms: int, kept_ms: int
+        self, group: "ExpiringGroup", wall_ms: int, retention_ms: int
     ) -> list[GroupRecord]:
-        """Offsets that are no longer in use and whose retention time has passed."""
+        """Tombstones of unused offsets whose retention time has passed."""
         records: list[GroupRecord] = []
         for topic, partitions in self.by_group.get(group.group_id, {}).items():
             if group.is_subscribed_to(topic):
                 continue
-            for partition, found in partitions.items():
-                committed = _committed(found)
-                since_ms = group.expires_since(committed.commit_timestamp_ms)
-                if since_ms is None:
+            for partition, packed in partitions.items():
+                committed = _unpack_committed(packed)
+                start_ms = group.retention_start_ms(committed.commit_timestamp_ms)
+                if start_ms is None:
                     continue
-                due_ms = since_ms + kept_ms
+                due_ms = start_ms + retention_ms
                 if committed.expire_timestamp_ms != NO_TIMESTAMP:
                     due_ms = committed.expire_timestamp_ms
                 key = OffsetKey(group.group_id, topic, partition)
@@ -168,15 +170,17 @@ class Offsets:
     def get(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
         topics = self.by_group.get(group)
         partitions = None if topics is None else topics.get(topic)
-        found = None if partitions is None else partitions.get(partition)
-        return None if found is None else _committed(found)
+        packed = None if partitions is None else partitions.get(partition)
+        return None if packed is None else _unpack_committed(packed)
 
     def fetch(
         self, group: str, topic: str, partitions: Iterable[int], require_stable: bool
     ) -> list[FetchedOffset]:
-        known = self.by_group.get(group, {}).get(topic, {})
+        packed_by_partition = self.by_group.get(group, {}).get(topic, {})
         return [
-            self._fetched(OffsetKey(group, topic, index), known.get(index), require_stable)
+            self._fetched(
+                OffsetKey(group, topic, index), packed_by_partition.get(index), require_stable
+            )
             for index in partitions
         ]
 
@@ -186,12 +190,12 @@ class Offsets:
         for topic, partitions in self.by_group.get(group, {}).items():
             yield topic, self.fetch(group, topic, partitions, require_stable)
 
-    def _fetched(self, key: OffsetKey, found: bytes | None, require_stable: bool) -> FetchedOffset:
+    def _fetched(self, key: OffsetKey, packed: bytes | None, require_stable: bool) -> FetchedOffset:
         if require_stable and self.is_pending(key):
             return FetchedOffset(key.partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        if found is None:
+        if packed is None:
             return FetchedOffset(key.partition)
-        committed = _committed(found)
+        committed = _unpack_committed(packed)
         return FetchedOffset(
             key.partition, committed.offset, committed.leader_epoch, committed.metadata
         )
@@ -200,7 +204,7 @@ class Offsets:
         return any(key in pending for pending in self.pending.values())
 
     def has_any(self, group: str) -> bool:
-        """Committed or in an open transaction."""
+        """Whether a group has offsets, committed or in an open transaction."""
         return group in self.by_group or any(
             key.group == group for pending in self.pending.values() for key in pending
         )
@@ -219,4 +223,4 @@ class ExpiringGroup(Protocol):
 
     def is_subscribed_to(self, topic: str) -> bool: ...
 
-    def expires_since(self, commit_timestamp_ms: int) -> int | None: ...
+    def retention_start_ms(self, commit_timestamp_ms: int) -> int | None: ...

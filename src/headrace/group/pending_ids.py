@@ -1,7 +1,7 @@
-"""Member ids that were assigned and not used yet (KIP-394), of all groups.
+"""Member ids of all groups that were assigned and not used yet (KIP-394).
 
-Every client gets one on request, so they are limited in number and in bytes. The oldest are deleted
-first: a normal client uses its id within milliseconds.
+Any client can request one, so they are limited in number and in bytes. The oldest are deleted
+first, because a normal client uses its id within milliseconds.
 """
 
 from headrace.group.coordinator_kind import GroupShardRuntime
@@ -28,7 +28,7 @@ class PendingIds:
             self._bytes -= _size(group_id, member_id)
 
     def pop_surplus(self) -> tuple[GroupShardRuntime, str, str] | None:
-        """The oldest id while a limit is exceeded, else None."""
+        """Remove and return the oldest id if a limit is exceeded; else return None."""
         if len(self._shards) <= COUNT_MAX and self._bytes <= BYTES_MAX:
             return None
         group_id, member_id = next(iter(self._shards))

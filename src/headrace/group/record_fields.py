@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from uuid import UUID
 
-from headrace.group.assignment import Assignment, assignment_of, in_order
+from headrace.group.assignment import Assignment, assignment_of, sorted_partitions
 from headrace.wire.cursor import Cursor
 from headrace.wire.writer import uvarint
 
@@ -39,13 +39,13 @@ def topic_partitions(assignment: Assignment) -> bytes:
     return compact_array(
         [
             b"".join((topic_id.bytes, compact_array(list(map(INT.pack, indexes))), b"\x00"))
-            for topic_id, indexes in in_order(assignment)
+            for topic_id, indexes in sorted_partitions(assignment)
         ]
     )
 
 
 def tagged(tag: int, raw: bytes) -> bytes:
-    """The number of tagged fields, which is one, and the field."""
+    """The tagged fields of a value that has one: their number, and the field."""
     return b"\x01" + uvarint(tag) + uvarint(len(raw)) + raw
 
 
@@ -82,12 +82,12 @@ def _read_topics(cursor: Cursor) -> Iterable[tuple[UUID, list[int]]]:
 
 
 def read_tagged(cursor: Cursor, tag: int) -> bytes | None:
-    """One tagged field at the end of a value. Newer versions of Kafka write others."""
+    """Read one tagged field at the end of a value. Skip fields of newer Kafka versions."""
     found: bytes | None = None
     for _ in range(int(cursor.tag_count())):
-        this = int(cursor.uvarint())
+        number = int(cursor.uvarint())
         size = int(cursor.uvarint())
         start = int(cursor.take(size))
-        if this == tag:
+        if number == tag:
             found = cursor.data[start : start + size]
     return found

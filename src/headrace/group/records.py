@@ -1,11 +1,11 @@
 """Encodes and decodes the records of __consumer_offsets, in Kafka's formats.
 
-A key starts with a version, which is the kind of the record; a value starts with its own version.
-Headrace writes the versions that every Kafka since 2.3 writes.
+A key starts with a number, its version, which identifies the kind of the record. A value starts
+with the version of its format. Headrace writes the same versions as every Kafka since 2.3.
 
 1. `decode` is the inverse of `encode`.
-2. A record of an unsupported kind (such as share groups) has a ForeignKey and is not an error.
-   Invalid bytes of a supported kind are CORRUPT_MESSAGE.
+2. A record of an unsupported kind (such as share groups) is decoded to an UnsupportedKey. Invalid
+   bytes of a supported kind raise CORRUPT_MESSAGE.
 
 The records of the consumer protocol are in consumer/records.py.
 """
@@ -48,7 +48,7 @@ _GROUP_KEY_VERSION = 2
 _VALUE_VERSION = 3
 _EXPIRING_OFFSET_VERSION = 1
 _NEWEST_VALUE_VERSION = 4
-"""Flexible. Only read: newer versions of Kafka write it."""
+"""Flexible (KIP-482). Headrace reads it, but does not write it."""
 
 _OFFSET_HEAD = Struct(">hqi")
 _TIMEOUTS = Struct(">ii")
@@ -56,10 +56,10 @@ _TIMEOUTS = Struct(">ii")
 _OFFSET_KEY_PREFIX = b"\x00\x01"
 _OFFSET_VALUE_PREFIX = b"\x00\x03"
 _PLAIN_OFFSET_SIZE = 24
-_LENGTH_AT = SHORT.unpack_from
-_INT_AT = INT.unpack_from
-_LONG_AT = LONG.unpack_from
-_OFFSET_VALUE_AT = Struct(">qih").unpack_from
+_unpack_length = SHORT.unpack_from
+_unpack_int = INT.unpack_from
+_unpack_long = LONG.unpack_from
+_unpack_offset_value = Struct(">qih").unpack_from
 
 
 class OffsetKey(NamedTuple):
@@ -74,7 +74,7 @@ class OffsetValue(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP
-    """Set only by clients before 2019, which could set a retention time."""
+    """Set if the client sent a retention time, which OffsetCommit contains up to version 4."""
 
 
 class GroupKey(NamedTuple):
@@ -101,19 +101,19 @@ class GroupValue(NamedTuple):
     members: tuple[MemberValue, ...]
 
 
-class ForeignKey(NamedTuple):
+class UnsupportedKey(NamedTuple):
     """The key of an unsupported kind of record."""
 
     version: int
     data: bytes
 
 
-Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey | ForeignKey
+Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey | UnsupportedKey
 Value: TypeAlias = OffsetValue | GroupValue | ConsumerValue | bytes
 
 
 class GroupRecord(NamedTuple):
-    """A key and its value; None is a tombstone."""
+    """A key and its value. A value of None is a tombstone."""
 
     key: Key
     value: Value
@@ -126,7 +126,7 @@ def encode_key(key: Key) -> bytes:
     match key:
         case GroupKey(group):
             return b"\x00\x02" + string(group)
-        case ForeignKey(version, data):
+        case UnsupportedKey(version, data):
             return SHORT.pack(version) + data
     return encode_consumer_key(key)
 
@@ -187,12 +187,12 @@ def _encode_group(value: GroupValue) -> bytes:
 def decode_key(raw: bytes) -> Key:
     try:
         if raw.startswith(_OFFSET_KEY_PREFIX):
-            # Most records are offsets: without a cursor this takes half the time.
-            topic_at = 6 + _LENGTH_AT(raw, 2)[0]
-            end = topic_at + _LENGTH_AT(raw, topic_at - 2)[0]
+            # Most records are offsets. Parsing them without a cursor takes half the time.
+            topic_at = 6 + _unpack_length(raw, 2)[0]
+            end = topic_at + _unpack_length(raw, topic_at - 2)[0]
             if 6 <= topic_at <= end == len(raw) - 4:
                 group, topic = raw[4 : topic_at - 2].decode(), raw[topic_at:end].decode()
-                return OffsetKey(group, topic, _INT_AT(raw, end)[0])
+                return OffsetKey(group, topic, _unpack_int(raw, end)[0])
         cursor = Cursor(raw, 0, len(raw))
         version = cursor.read_i16()
         if version in _OFFSET_KEY_VERSIONS:
@@ -201,13 +201,13 @@ def decode_key(raw: bytes) -> Key:
             return GroupKey(read_text(cursor))
         if int(version) in CONSUMER_KEY_NUMBERS:
             return decode_consumer_key(int(version), cursor)
-        return ForeignKey(int(version), raw[2:])
+        return UnsupportedKey(int(version), raw[2:])
     except (MalformedRequest, UnicodeDecodeError, struct.error):
-        raise _unreadable("key") from None
+        raise _unknown_format("key") from None
 
 
 def decode_value(key: Key, raw: bytes | None) -> Value:
-    if raw is None or isinstance(key, ForeignKey | PartitionsKey):
+    if raw is None or isinstance(key, UnsupportedKey | PartitionsKey):
         return raw
     if isinstance(key, OffsetKey):
         return decode_offset(raw)
@@ -217,26 +217,27 @@ def decode_value(key: Key, raw: bytes | None) -> Value:
         cursor = Cursor(raw, 0, len(raw))
         return _decode_group(cursor, _value_version(cursor))
     except (MalformedRequest, UnicodeDecodeError, struct.error):
-        raise _unreadable("value") from None
+        raise _unknown_format("value") from None
 
 
 def decode_offset(raw: bytes) -> OffsetValue:
     try:
         if raw.startswith(_OFFSET_VALUE_PREFIX):
-            offset, leader_epoch, size = _OFFSET_VALUE_AT(raw, 2)
+            offset, leader_epoch, size = _unpack_offset_value(raw, 2)
             if len(raw) == 24 + size and size >= 0:
                 metadata = raw[16 : 16 + size].decode() if size else ""
-                return OffsetValue(offset, leader_epoch, metadata, _LONG_AT(raw, 16 + size)[0])
+                return OffsetValue(offset, leader_epoch, metadata, _unpack_long(raw, 16 + size)[0])
         cursor = Cursor(raw, 0, len(raw))
         return _decode_offset(cursor, _value_version(cursor))
     except (MalformedRequest, UnicodeDecodeError, struct.error):
-        raise _unreadable("value") from None
+        raise _unknown_format("value") from None
 
 
 def is_plain_offset(raw_key: bytes, raw: bytes | None) -> bool:
-    """Whether a record is a committed offset of version 3 without metadata, as most are.
+    """Whether a record is a committed offset of value version 3 without metadata.
 
-    Its value is valid, and its key is if the part before the partition is (`decode_key`).
+    Most records are. If it is, its value is valid, but its key still has to be checked by
+    `decode_key`. The result of this check applies to all keys that differ only in the partition.
     """
     return (
         raw is not None
@@ -250,7 +251,7 @@ def is_plain_offset(raw_key: bytes, raw: bytes | None) -> bool:
 def _value_version(cursor: Cursor) -> int:
     version = int(cursor.read_i16())
     if not 0 <= version <= _NEWEST_VALUE_VERSION:
-        raise _unreadable("value")
+        raise _unknown_format("value")
     return version
 
 
@@ -299,14 +300,14 @@ def _decode_member(cursor: Cursor, version: int) -> MemberValue:
     )
 
 
-def _unreadable(part: str) -> ApiError:
+def _unknown_format(part: str) -> ApiError:
     return ApiError(
         ErrorCode.CORRUPT_MESSAGE, f"A record of __consumer_offsets has a {part} of unknown format."
     )
 
 
 class GroupCodec:
-    """The codec of __consumer_offsets for the coordinator runtime."""
+    """Encodes and decodes records of __consumer_offsets for the coordinator runtime."""
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
         return encode_key(record.key), encode_value(record.value)

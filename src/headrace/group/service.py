@@ -1,10 +1,10 @@
-"""The group coordinator of one broker: calls the state machines of groups for requests.
+"""The group coordinator of one broker: passes requests to the state machines of groups.
 
-The coordinator runtime runs their decisions. Requests and replies do not depend on wire versions,
-except for commits, which contain their own.
+The coordinator runtime executes their decisions. Requests and replies do not depend on the version
+of the API, except for OffsetCommit requests.
 
-1. Memory is limited by open connections: a join waits with its connection, unused member ids are
-   limited in age and number, and a vacant group is deleted.
+1. Clients cannot exhaust the memory with joins: a waiting join needs an open connection, unused
+   member ids are limited in age and number, and a group without state is deleted.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import cast
 
-from headrace.coordinator.ports import CoordinatorLog, TopicMaker, WaitForElection
+from headrace.coordinator.ports import CoordinatorLog, CreateTopic, WaitForElection
 from headrace.coordinator.runtime import RECORDS_PER_BATCH_MAX, CoordinatorRuntime, start_task
 from headrace.coordinator.shard import Moment
 from headrace.coordinator.shard_runtime import Status, coordinator_error
@@ -57,7 +57,7 @@ class GroupService:
         settings: GroupSettings,
         image: ClusterImage,
         clock: Clock,
-        make_topic: TopicMaker,
+        create_topic: CreateTopic,
         wait_for_election: WaitForElection,
         call_later: CallLater,
         is_time_trusted: Callable[[], bool],
@@ -68,19 +68,21 @@ class GroupService:
             group_coordinator(settings, self._topics),
             image,
             clock,
-            make_topic,
+            create_topic,
             wait_for_election,
             call_later,
             self._loaded,
         )
         self.shards = self._runtime.shards
         self._timers = self._runtime.timers
-        self._expiry = Expiry(clock, is_time_trusted, settings, self.shards.active, self._clean)
+        self._expiry = Expiry(
+            clock, is_time_trusted, settings, self.shards.active, self._delete_unused
+        )
         self._pending_ids = PendingIds()
-        self._committing: set[asyncio.Task[None]] = set()
-        """Tasks that complete commits.
+        self._commit_tasks: set[asyncio.Task[None]] = set()
+        """Tasks that wait for commits.
 
-        They continue after `stop`, so that a commit that succeeds gets a reply.
+        They continue after `stop`, so that successful commits get a response.
         """
 
     # Leadership
@@ -90,20 +92,20 @@ class GroupService:
         self._expiry.start()
 
     def become_leader(self, index: int, log: CoordinatorLog) -> None:
-        """This broker is the leader of a partition of __consumer_offsets now."""
+        """This broker has become the leader of a partition of __consumer_offsets."""
         self._runtime.become_leader(index, log)
 
     def resign(self, index: int) -> None:
-        """This broker is no longer the leader of a partition."""
+        """This broker is no longer the leader of a partition of __consumer_offsets."""
         self._runtime.resign(index)
 
     def stop(self) -> None:
-        """Reply to all waiting requests; their clients then look for another coordinator."""
+        """Fail all waiting requests. Their clients then look for another coordinator."""
         self._expiry.stop()
         self._runtime.stop()
 
     def topics_changed(self) -> None:
-        """Topics were created or deleted, or have more partitions. Groups compare the version."""
+        """Topics were created or deleted, or have more partitions. Groups notice a new version."""
         self._topics.changed()
 
     def topics_deleted(self, names: Iterable[str]) -> None:
@@ -113,13 +115,15 @@ class GroupService:
                 if shard_runtime.status is Status.LOADING:
                     shard_runtime.shard.deleted_topics.append(name)
                 elif shard_runtime.status is Status.ACTIVE:
-                    self._clean(
+                    self._delete_unused(
                         shard_runtime, shard_runtime.shard.offsets.decide_deletion_of_topic(name)
                     )
 
     def _loaded(self, shard_runtime: GroupShardRuntime) -> None:
         for name in shard_runtime.shard.deleted_topics:
-            self._clean(shard_runtime, shard_runtime.shard.offsets.decide_deletion_of_topic(name))
+            self._delete_unused(
+                shard_runtime, shard_runtime.shard.offsets.decide_deletion_of_topic(name)
+            )
 
     # Membership
 
@@ -129,13 +133,13 @@ class GroupService:
         if group is None:
             if request.member_id:
                 return JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            group = shard_runtime.shard.find_or_make(group_id)
+            group = shard_runtime.shard.find_or_create(group_id)
         now = self._timers.now()
         before = shard_runtime.shard.before_join(group_id, request, now)
         if before.records:
             self._runtime.append(shard_runtime, before.records, now)
             self._runtime.complete(shard_runtime, group_id, before, now)
-            group = shard_runtime.shard.find_or_make(group_id)
+            group = shard_runtime.shard.find_or_create(group_id)
         ticket = self._runtime.replies.new_ticket()
         self._pending_ids.discard(group_id, request.member_id)
         self._runtime.execute(shard_runtime, group_id, group.join(request, ticket, now), now)
@@ -180,10 +184,10 @@ class GroupService:
         self._runtime.execute(shard_runtime, group_id, outcome, now)
         return shard_runtime.when_committed(errors)
 
-    def beat(
+    def consumer_heartbeat(
         self, group_id: str, request: ConsumerHeartbeat
     ) -> ConsumerHeartbeatReply | Awaitable[ConsumerHeartbeatReply]:
-        """A heartbeat of the consumer protocol (KIP-848): joins, leaves and reconciles as well."""
+        """A heartbeat of the consumer protocol (KIP-848). Members also join and leave with it."""
         if not self.settings.offers_consumer_protocol:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -191,14 +195,14 @@ class GroupService:
             )
         shard_runtime = self.shards.find(group_id)
         now = self._timers.now()
-        outcome, reply = shard_runtime.shard.beat(group_id, request, now)
+        outcome, reply = shard_runtime.shard.consumer_heartbeat(group_id, request, now)
         self._runtime.append(shard_runtime, outcome.records, now)
         self._runtime.complete(shard_runtime, group_id, outcome, now)
-        coming = shard_runtime.when_committed(reply)
+        committed = shard_runtime.when_committed(reply)
         is_new_subscription = request.topics is not None or request.regex is not None
         if request.member_epoch > 0 and is_new_subscription and outcome.records:
-            return _reply_after_pause(coming)
-        return coming
+            return _reply_after_pause(committed)
+        return committed
 
     def _forget_surplus_ids(self, now: Moment) -> None:
         while (surplus := self._pending_ids.pop_surplus()) is not None:
@@ -212,28 +216,29 @@ class GroupService:
     # Offsets
 
     def commit_all(
-        self, requests: Iterable[CommitRequest], late: Callable[[list[CommitRequest]], None]
+        self, requests: Iterable[CommitRequest], on_completed: Callable[[list[CommitRequest]], None]
     ) -> list[CommitRequest]:
-        """Commit the offsets of these requests; each request then has the codes of its response.
+        """Commit the offsets of these requests, and set the error codes of their partitions.
 
-        Returns the requests that are complete. Calls `late` with the others when they are.
-        A request waits if this broker becomes its coordinator (`ShardRegistry.wait_until_ready`).
+        Returns the requests that are complete. Calls `on_completed` with the other ones later. A
+        request waits if this broker is about to become its coordinator
+        (`ShardRegistry.wait_until_ready`).
         """
-        return self._commit_now(requests, late, may_wait=True)
+        return self._commit_now(requests, on_completed, may_wait=True)
 
     async def _commit_when_ready(
         self,
         ready: Awaitable[None],
         request: CommitRequest,
-        late: Callable[[list[CommitRequest]], None],
+        on_completed: Callable[[list[CommitRequest]], None],
     ) -> None:
         await ready
-        late(self._commit_now([request], late, may_wait=False))
+        on_completed(self._commit_now([request], on_completed, may_wait=False))
 
     def _commit_now(
         self,
         requests: Iterable[CommitRequest],
-        late: Callable[[list[CommitRequest]], None],
+        on_completed: Callable[[list[CommitRequest]], None],
         *,
         may_wait: bool,
     ) -> list[CommitRequest]:
@@ -253,23 +258,25 @@ class GroupService:
             except Exception as error:  # noqa: BLE001 (the request gets an error; others continue)
                 ready = self.shards.wait_until_ready([request.group_id]) if may_wait else None
                 if ready is not None:
-                    work = self._commit_when_ready(ready, request, late)
-                    start_task(work, self._committing)
+                    work = self._commit_when_ready(ready, request, on_completed)
+                    start_task(work, self._commit_tasks)
                     continue
-                request.refuse(_code_of(error, f"group {request.group_id[:200]!r}"))
+                request.refuse(_error_code(error, f"group={request.group_id[:200]!r}"))
                 completed.append(request)
                 continue
             if batch.record_count >= RECORDS_PER_BATCH_MAX:
-                completed += self._append_commits(shard_runtime, batches.pop(shard_runtime), late)
+                completed += self._append_commits(
+                    shard_runtime, batches.pop(shard_runtime), on_completed
+                )
         for shard_runtime, batch in batches.items():
-            completed += self._append_commits(shard_runtime, batch, late)
+            completed += self._append_commits(shard_runtime, batch, on_completed)
         return completed
 
     def _append_commits(
         self,
         shard_runtime: GroupShardRuntime,
         batch: CommitBatch,
-        late: Callable[[list[CommitRequest]], None],
+        on_completed: Callable[[list[CommitRequest]], None],
     ) -> list[CommitRequest]:
         """Returns the requests that are complete."""
         requests = batch.requests
@@ -278,48 +285,48 @@ class GroupService:
                 batch.payload(),
                 batch.record_count,
                 batch.wall_ms,
-                partial(_apply, batch, shard_runtime),
+                partial(_apply_commits, batch, shard_runtime),
             )
         except Exception as error:  # noqa: BLE001 (the request gets an error; others continue)
-            code = _code_of(error, f"shard {shard_runtime.shard.index}")
+            code = _error_code(error, f"partition=__consumer_offsets-{shard_runtime.shard.index}")
             if code is ErrorCode.MESSAGE_TOO_LARGE:
                 if len(requests) > 1:
-                    return self._append_separately(shard_runtime, batch, late)
+                    return self._append_separately(shard_runtime, batch, on_completed)
                 code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             for request in requests:
                 request.refuse(coordinator_error(code))
             return requests
         if shard_runtime.is_committed:
             return requests
-        start_task(self._complete_later(shard_runtime, requests, late), self._committing)
+        start_task(self._complete_later(shard_runtime, requests, on_completed), self._commit_tasks)
         return []
 
     def _append_separately(
         self,
         shard_runtime: GroupShardRuntime,
         batch: CommitBatch,
-        late: Callable[[list[CommitRequest]], None],
+        on_completed: Callable[[list[CommitRequest]], None],
     ) -> list[CommitRequest]:
-        """Together they exceed the batch size: write one batch per request."""
+        """Append one batch per request, because one batch of all requests is too large."""
         completed: list[CommitRequest] = []
         for request in batch.requests:
             alone = CommitBatch(batch.wall_ms, batch.metadata_size_max)
             alone.add(request)
-            completed += self._append_commits(shard_runtime, alone, late)
+            completed += self._append_commits(shard_runtime, alone, on_completed)
         return completed
 
     async def _complete_later(
         self,
         shard_runtime: GroupShardRuntime,
         requests: list[CommitRequest],
-        late: Callable[[list[CommitRequest]], None],
+        on_completed: Callable[[list[CommitRequest]], None],
     ) -> None:
         try:
             await shard_runtime.wait_committed()
         except ApiError as error:
             for request in requests:
                 request.refuse(error.code)
-        late(requests)
+        on_completed(requests)
 
     def fetch_offsets(
         self,
@@ -329,7 +336,7 @@ class GroupService:
         member_id: str | None = None,
         member_epoch: int = NO_GENERATION,
     ) -> FetchedTopics | Awaitable[FetchedTopics]:
-        """The offsets of these partitions; None: of all partitions that have an offset."""
+        """The committed offsets of these partitions, or of all partitions if `topics` is None."""
         shard_runtime = self.shards.find(group_id)
         offsets = shard_runtime.shard.offsets
         group = shard_runtime.shard.find(group_id)
@@ -351,18 +358,18 @@ class GroupService:
         self._runtime.append_in_batches(shard_runtime, records)
         return shard_runtime.when_committed(errors)
 
-    def _clean(self, shard_runtime: GroupShardRuntime, records: list[GroupRecord]) -> None:
-        """Delete state that is not needed. No request waits for it; a failure is retried later."""
+    def _delete_unused(self, shard_runtime: GroupShardRuntime, records: list[GroupRecord]) -> None:
+        """Append tombstones that no request waits for. If that fails, expiry repeats it."""
         try:
             self._runtime.append_in_batches(shard_runtime, records)
         except ApiError as error:
             _logger.warning(
-                "expired offsets not deleted: partition=__consumer_offsets-%d error=%s",
+                "unused offsets not deleted: partition=__consumer_offsets-%d error=%s",
                 shard_runtime.shard.index,
                 error,
             )
 
-    # Complete groups
+    # Deletion and description of groups
 
     def delete_group(self, group_id: str) -> Awaitable[None] | None:
         shard_runtime = self.shards.find(group_id)
@@ -411,27 +418,25 @@ class GroupService:
 
 
 async def _reply_after_pause(
-    coming: ConsumerHeartbeatReply | Awaitable[ConsumerHeartbeatReply],
+    reply: ConsumerHeartbeatReply | Awaitable[ConsumerHeartbeatReply],
 ) -> ConsumerHeartbeatReply:
-    """Delay the reply to a member that has changed its subscription and might change it again.
+    """Delay the reply to a member that has changed its subscription.
 
-    librdkafka (2.15) never joins again if it gets an assignment while its user unsubscribes and
-    subscribes. Kafka's reply takes longer than that.
+    If librdkafka (2.15) receives an assignment while its user unsubscribes and subscribes again, it
+    never rejoins. Apache Kafka's reply arrives after that.
     """
-    reply = coming if isinstance(coming, ConsumerHeartbeatReply) else await coming
+    ready = reply if isinstance(reply, ConsumerHeartbeatReply) else await reply
     await asyncio.sleep(RESUBSCRIBED_PAUSE_S)
-    return reply
+    return ready
 
 
-def _code_of(error: Exception, whose: str) -> ErrorCode:
-    """The error code of failed commits."""
+def _error_code(error: Exception, affected: str) -> ErrorCode:
+    """The error code for commits that failed with this exception."""
     if isinstance(error, ApiError):
         return error.code
-    _logger.error(
-        "offset commits failed with an internal error: partition=%s", whose, exc_info=error
-    )
+    _logger.error("offset commits failed with an internal error: %s", affected, exc_info=error)
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def _apply(batch: CommitBatch, shard_runtime: GroupShardRuntime, offset: int) -> None:
+def _apply_commits(batch: CommitBatch, shard_runtime: GroupShardRuntime, offset: int) -> None:
     batch.apply(shard_runtime.shard.topic_offsets, offset)

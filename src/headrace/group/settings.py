@@ -34,7 +34,7 @@ class GroupSettings:
 def group_settings(
     config: BrokerConfig, overrides: Mapping[str, Mapping[str, str]]
 ) -> GroupSettings:
-    """From the broker's settings, and `overrides` of single groups, which can change later."""
+    """Read the broker's settings. `overrides` has settings by group id, and can change later."""
     classic = ClassicLimits(
         session_timeout_ms_min=config.get_int("group.min.session.timeout.ms"),
         session_timeout_ms_max=config.get_int("group.max.session.timeout.ms"),

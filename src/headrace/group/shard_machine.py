@@ -1,10 +1,10 @@
 """The groups of one partition of __consumer_offsets, and their offsets. Pure.
 
-It implements the runtime's Shard; its entities are groups. It owns the set of groups, and decisions
-that concern a group and its offsets together.
+It implements the runtime's Shard; its entities are groups. It owns the set of groups, and makes the
+decisions that concern both a group and its offsets.
 
-S1  a group exists if it has members, pending ids, a record in the log, or offsets
-S2  applying the log from its start gives the same stored state
+1. A group exists if it has members, pending ids, a record in the log, or offsets.
+2. Applying the log from its start results in the same stored state.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,14 +25,14 @@ from headrace.group.messages import (
     Outcome,
     Reply,
 )
-from headrace.group.offsets_machine import Offsets, Partitions, stored
+from headrace.group.offsets_machine import CommittedByPartition, Offsets, pack_committed
 from headrace.group.records import (
-    ForeignKey,
     GroupKey,
     GroupRecord,
     GroupValue,
     OffsetKey,
     OffsetValue,
+    UnsupportedKey,
     decode_key,
     is_plain_offset,
 )
@@ -73,13 +73,13 @@ class Shard:
         self.topics = Topics(ClusterImage("")) if topics is None else topics
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
-        self.foreign: dict[int, int] = {}
+        self.unsupported: dict[int, int] = {}
         """The number of records of unsupported kinds, by the version of their keys."""
         self.deleted_topics: list[str] = []
-        """Deleted while the shard was loading. Their offsets are deleted afterwards."""
+        """Topics that were deleted during the load. Their offsets are deleted after it."""
         self._last_key_prefix = b""
-        """Group and topic in the key of the last encoded offset: the next often has the same."""
-        self._last_partitions: Partitions = {}
+        """Group and topic in the key of the last encoded offset: the next key often has both."""
+        self._last_partitions: CommittedByPartition = {}
 
     # Stored state
 
@@ -88,13 +88,13 @@ class Shard:
 
     def apply(self, record: GroupRecord, offset: int, producer_id: int = NO_PRODUCER) -> None:
         key, value = record
-        self._last_key_prefix = b""  # A tombstone might delete it.
-        if isinstance(key, ForeignKey):
-            self.foreign[key.version] = self.foreign.get(key.version, 0) + 1
+        self._last_key_prefix = b""  # A tombstone might delete its group or topic.
+        if isinstance(key, UnsupportedKey):
+            self.unsupported[key.version] = self.unsupported.get(key.version, 0) + 1
         elif isinstance(key, OffsetKey):
             assert value is None or isinstance(value, OffsetValue)
             if value is not None and key.group not in self.groups:
-                self._make(key.group)
+                self._create(key.group)
             self.offsets.apply(key, value, offset, producer_id)
             if value is None:
                 self.drop_if_vacant(key.group)
@@ -104,7 +104,7 @@ class Shard:
         elif isinstance(value, GroupValue):
             group = self.groups.get(key.group)
             if not isinstance(group, ClassicGroup):
-                group = self._make(key.group)
+                group = self._create(key.group)
             group.apply(value)
         elif isinstance(key, GroupKey):
             self._apply_tombstone(key)
@@ -112,31 +112,31 @@ class Shard:
     def apply_encoded(
         self, key: bytes, value: bytes | None, offset: int, producer_id: int = NO_PRODUCER
     ) -> bool:
-        """Apply a committed offset without decoding its value; most records are such."""
+        """Apply a committed offset, as most records are, without decoding its value."""
         if value is None or not is_plain_offset(key, value):
             return False
         if producer_id != NO_PRODUCER:
             decoded = _offset_key(key)
             if decoded.group not in self.groups:
-                self._make(decoded.group)
-            self.offsets.put_pending(producer_id, decoded, stored(value, offset))
+                self._create(decoded.group)
+            self.offsets.put_pending(producer_id, decoded, pack_committed(value, offset))
             return True
         if key[:-4] != self._last_key_prefix:
             decoded = _offset_key(key)
             self._last_partitions = self.topic_offsets(decoded.group, decoded.topic)
             self._last_key_prefix = key[:-4]
         index = int.from_bytes(key[-4:], "big", signed=True)
-        self._last_partitions[index] = stored(value, offset)
+        self._last_partitions[index] = pack_committed(value, offset)
         return True
 
-    def topic_offsets(self, group_id: str, topic: str) -> Partitions:
-        """The offsets of a group and topic, for callers that apply many."""
+    def topic_offsets(self, group_id: str, topic: str) -> CommittedByPartition:
+        """The committed offsets of a group and topic, for a caller that changes many of them."""
         if group_id not in self.groups:
-            self._make(group_id)
+            self._create(group_id)
         return self.offsets.topic_offsets(group_id, topic)
 
     def _apply_consumer(self, key: ConsumerKey, value: ConsumerValue | bytes) -> None:
-        """The last record determines the type of the group."""
+        """Apply a record of a consumer group. It converts a classic group with the same id."""
         group = self.groups.get(key.group)
         if not isinstance(group, ConsumerGroup):
             if value is None:
@@ -151,9 +151,9 @@ class Shard:
         group = self.groups.get(key.group)
         if not isinstance(group, ClassicGroup):
             return
-        fresh = self._make(key.group)
-        fresh.pending = group.pending
-        fresh.alarm_ms = group.alarm_ms
+        emptied = self._create(key.group)
+        emptied.pending = group.pending
+        emptied.due_ms = group.due_ms
         self.drop_if_vacant(key.group)
 
     def apply_marker(self, producer_id: int, is_commit: bool) -> None:
@@ -161,7 +161,7 @@ class Shard:
         for group_id in self.offsets.end_transaction(producer_id, is_commit):
             self.drop_if_vacant(group_id)
 
-    def _make(self, group_id: str) -> ClassicGroup:
+    def _create(self, group_id: str) -> ClassicGroup:
         group = ClassicGroup(group_id, self.limits)
         self.groups[group_id] = group
         return group
@@ -171,12 +171,9 @@ class Shard:
     def find(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
 
-    def find_or_make(self, group_id: str) -> Group:
-        """The group, which is created if necessary.
-
-        A new group is not stored before its first generation.
-        """
-        return self.groups.get(group_id) or self._make(group_id)
+    def find_or_create(self, group_id: str) -> Group:
+        """The group; creates it if necessary. Its first generation is its first record."""
+        return self.groups.get(group_id) or self._create(group_id)
 
     def drop_if_vacant(self, group_id: str) -> None:
         group = self.groups.get(group_id)
@@ -194,11 +191,11 @@ class Shard:
         return [reply for group in groups for reply in group.unloaded(error).replies]
 
     def tick(self, group_id: str, now: Moment) -> Outcome:
-        return self.groups[group_id].ticked(now)
+        return self.groups[group_id].tick(now)
 
     def due_ms(self, group_id: str) -> int | None:
         group = self.groups.get(group_id)
-        return None if group is None else group.alarm_ms
+        return None if group is None else group.due_ms
 
     def applied(self, group_id: str, outcome: Outcome, now: Moment) -> Outcome:
         group = self.groups.get(group_id)
@@ -210,35 +207,35 @@ class Shard:
         return self.groups[group_id].append_failed(outcome, error, now)
 
     def cancelled(self, group_id: str, ticket: int, now: Moment) -> Outcome:
-        return self.groups[group_id].abandoned(ticket, now)
+        return self.groups[group_id].cancelled(ticket, now)
 
     # Conversion between the protocols
 
-    def beat(
+    def consumer_heartbeat(
         self, group_id: str, request: ConsumerHeartbeat, now: Moment
     ) -> tuple[Outcome, ConsumerHeartbeatReply]:
-        """A heartbeat of the consumer protocol; creates the group or converts a classic one."""
+        """A heartbeat of the consumer protocol. It can create a group, or convert a classic one."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            return group.beat(request, now)
+            return group.consumer_heartbeat(request, now)
         if request.member_epoch != 0:
             is_leaving = request.member_epoch < 0
             code = ErrorCode.GROUP_ID_NOT_FOUND if is_leaving else ErrorCode.UNKNOWN_MEMBER_ID
             raise ApiError(code, f"Unknown consumer group {group_id[:200]!r}.")
-        scratch = ConsumerGroup(group_id, self.consumer_limits, self.topics)
+        converted = ConsumerGroup(group_id, self.consumer_limits, self.topics)
         records: list[GroupRecord] = []
-        reported = Outcome()
+        rejoin = Outcome()
         if group is not None:
             records = self._upgrade_records(group)
             for key, value in records:
                 if isinstance(key, CONSUMER_KEYS):
                     assert not isinstance(value, OffsetValue | GroupValue)
-                    scratch.apply(key, value)
-            reported = group.unloaded(ErrorCode.REBALANCE_IN_PROGRESS)
-        outcome, reply = scratch.beat(request, now)
+                    converted.apply(key, value)
+            rejoin = group.unloaded(ErrorCode.REBALANCE_IN_PROGRESS)
+        outcome, reply = converted.consumer_heartbeat(request, now)
         change = Change.HEARTBEAT if group is None else Change.CONVERTED
         return (
-            Outcome(records + outcome.records, reported.replies, change, request.member_id),
+            Outcome(records + outcome.records, rejoin.replies, change, request.member_id),
             reply,
         )
 
@@ -278,7 +275,7 @@ class Shard:
     # Decisions
 
     def check_commit(self, request: CommitRequest, now: Moment) -> None:
-        """Reject commits of other clients if the group has members."""
+        """Reject commits of clients that are not members, if the group has members."""
         group = self.groups.get(request.group_id)
         if group is not None:
             if request.version < _MEMBER_EPOCHS_SINCE and self._uses_epochs(
@@ -286,7 +283,9 @@ class Shard:
             ):
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
             if isinstance(group, ConsumerGroup):
-                group.check_commit(request.member_id, request.generation, _committed(request))
+                group.check_commit(
+                    request.member_id, request.generation, _valid_partitions(request)
+                )
             else:
                 group.check_commit(request.member_id, request.instance_id, request.generation, now)
         elif request.generation >= 0:
@@ -297,7 +296,7 @@ class Shard:
 
     @staticmethod
     def _uses_epochs(group: ClassicGroup | ConsumerGroup, member_id: str) -> bool:
-        """Whether it is a member that uses the consumer protocol."""
+        """Whether the client is a member that uses the consumer protocol."""
         return (
             isinstance(group, ConsumerGroup)
             and member_id in group.members
@@ -331,12 +330,12 @@ class Shard:
                 records += self.offsets.decide_deletion(group_id, topic, partition)
         return records, errors
 
-    def decide_expiry(self, group_id: str, wall_ms: int, kept_ms: int) -> list[GroupRecord]:
-        """Expired offsets, and the group itself if it is empty and has no other offsets."""
+    def decide_expiry(self, group_id: str, wall_ms: int, retention_ms: int) -> list[GroupRecord]:
+        """Tombstones of expired offsets; also of an empty group that has no other offsets."""
         group = self.groups.get(group_id)
         if group is None:
             return []
-        records = self.offsets.decide_expiry(group, wall_ms, kept_ms)
+        records = self.offsets.decide_expiry(group, wall_ms, retention_ms)
         is_unused = group.is_durable and group.is_empty and not group.pending
         if is_unused and len(records) == len(self.offsets.decide_deletion_of_all(group_id)):
             records += group.tombstones()
@@ -375,8 +374,8 @@ def _offset_key(raw: bytes) -> OffsetKey:
     return key
 
 
-def _committed(request: CommitRequest) -> Iterator[tuple[str, int]]:
-    """The partitions of a commit that exist, by topic name."""
+def _valid_partitions(request: CommitRequest) -> Iterator[tuple[str, int]]:
+    """Topic and partition of each offset in a commit that has no error yet."""
     for topic in request.topics:
         for part in topic.partitions:
             if part.code == 0:

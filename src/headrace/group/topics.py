@@ -1,7 +1,7 @@
-"""The topics of the cluster, for groups.
+"""The topics of the cluster, as groups see them.
 
-`version` grows with every change that can affect a group: a topic is created, deleted or gets more
-partitions. Leader changes do not affect groups.
+`version` increases with every change that can affect a group: a topic is created, is deleted or
+gets more partitions. Leader changes do not affect groups.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class Topics:
         return self._image.topics
 
     def hash_of(self, names: Iterable[str]) -> int:
-        """A hash of the existing ones of these topics, and their partition counts."""
+        """A hash of the ids, names and partition counts of these topics. Ignores unknown topics."""
         digest = blake2b(digest_size=8)
         for name in sorted(names):
             topic = self._image.topics.get(name)

@@ -6,7 +6,7 @@
 - Versions: 0 and 1. Since 1, the response contains the protocol of each member.
 """
 
-from headrace.group.assignment import Assignment, in_order
+from headrace.group.assignment import Assignment, sorted_partitions
 from headrace.group.views import ConsumerGroupView, ConsumerMemberView
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import cannot_describe
@@ -85,7 +85,7 @@ def _assignment(broker: BrokerContext, assignment: Assignment) -> Message:
     return {
         "topic_partitions": [
             {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": indexes}
-            for topic_id, indexes in in_order(assignment)
+            for topic_id, indexes in sorted_partitions(assignment)
             if topic_id in names
         ]
     }

@@ -15,8 +15,8 @@ from collections.abc import Awaitable
 from functools import partial
 from uuid import uuid4
 
-from headrace.group.assignment import Assignment, assignment_of, in_order
-from headrace.group.consumer.machine import LEAVING_FOR_A_WHILE
+from headrace.group.assignment import Assignment, assignment_of, sorted_partitions
+from headrace.group.consumer.machine import STATIC_LEAVE_EPOCH
 from headrace.group.messages import ConsumerHeartbeat, ConsumerHeartbeatReply
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import can_describe, cannot_describe, check
@@ -43,7 +43,7 @@ def handle(
     if any(cannot_describe(broker, context, name) for name in set(topics or ())):
         raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     owned = request["topic_partitions"]
-    beat = ConsumerHeartbeat(
+    consumer_heartbeat = ConsumerHeartbeat(
         member_id=request["member_id"] or str(uuid4()),
         member_epoch=request["member_epoch"],
         client_id=(context.client_id or "")[:_CLIENT_ID_CHARACTERS_MAX],
@@ -57,7 +57,7 @@ def handle(
         owned=None if owned is None else _assignment(owned),
         can_describe=partial(can_describe, broker, context),
     )
-    return then(service.beat(request["group_id"], beat), _message)
+    return then(service.consumer_heartbeat(request["group_id"], consumer_heartbeat), _message)
 
 
 def refuse(request: Message, error: ApiError) -> Message:
@@ -77,9 +77,9 @@ def _check(request: Message, version: int) -> None:
             raise _invalid(f"{name} must not be longer than {_ID_CHARACTERS_MAX} characters.")
     if request["rack_id"] is not None and not request["rack_id"].strip():
         raise _invalid("rack_id must not be empty; omit it.")
-    if epoch < LEAVING_FOR_A_WHILE:
+    if epoch < STATIC_LEAVE_EPOCH:
         raise _invalid(f"{epoch} is not a valid member epoch.")
-    if epoch == LEAVING_FOR_A_WHILE and request["instance_id"] is None:
+    if epoch == STATIC_LEAVE_EPOCH and request["instance_id"] is None:
         raise _invalid("Only a static member (with an instance_id) can leave temporarily.")
     if any(len(name) > _TOPIC_CHARACTERS_MAX for name in request["subscribed_topic_names"] or ()):
         raise _invalid(f"A topic name must not be longer than {_TOPIC_CHARACTERS_MAX} characters.")
@@ -128,7 +128,7 @@ def _message(reply: ConsumerHeartbeatReply) -> Message:
         assignment = {
             "topic_partitions": [
                 {"topic_id": topic_id, "partitions": indexes}
-                for topic_id, indexes in in_order(reply.assignment)
+                for topic_id, indexes in sorted_partitions(reply.assignment)
             ]
         }
     return {

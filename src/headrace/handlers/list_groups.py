@@ -24,10 +24,12 @@ def handle(
         frozenset(word.strip().lower() for word in request.get(name, ()))
         for name in ("states_filter", "types_filter")
     )
-    sees_all = is_allowed(broker, context, Operation.DESCRIBE, CLUSTER)
+    can_describe_all = is_allowed(broker, context, Operation.DESCRIBE, CLUSTER)
 
     def is_visible(group_id: str) -> bool:
-        return sees_all or is_allowed(broker, context, Operation.DESCRIBE, group_resource(group_id))
+        return can_describe_all or is_allowed(
+            broker, context, Operation.DESCRIBE, group_resource(group_id)
+        )
 
     listed = broker.groups().list_groups(states, types)
     return then(listed, lambda groups: _message([g for g in groups if is_visible(g.group_id)]))

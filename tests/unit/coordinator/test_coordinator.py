@@ -127,7 +127,7 @@ class Coordinator:
             ),
             ClusterImage("c"),
             SystemClock(),
-            self.make_topic,
+            self.create_topic,
             lambda _partitions, _names: None,
             NoTimers(),
             lambda _led: None,
@@ -136,7 +136,7 @@ class Coordinator:
         (self.led,) = self.runtime.shards
 
     @staticmethod
-    async def make_topic(
+    async def create_topic(
         name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> None:
         raise AssertionError("the topic exists")

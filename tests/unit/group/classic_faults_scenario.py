@@ -168,7 +168,7 @@ class World(Schedule[Client]):
                 client.waits_for = None
                 self.reset(client)
                 return
-            group = self.shard.find_or_make(GROUP)
+            group = self.shard.find_or_create(GROUP)
         self.carry_out(group.join(request, ticket, self.now))
 
     def sync(self, client: Client, assignments: dict[str, bytes]) -> None:

@@ -146,11 +146,11 @@ class Table:
     def wait(self, ms: int) -> None:
         """Let time pass, with every alarm at its time."""
         end = self.ms + ms
-        while self.group.alarm_ms <= end:
-            self.ms = max(self.ms, self.group.alarm_ms)
-            before = self.group.alarm_ms, self.state
-            self.carry_out(self.group.ticked(self.now))
-            assert (self.group.alarm_ms, self.state) != before or self.group.alarm_ms > self.ms
+        while self.group.due_ms <= end:
+            self.ms = max(self.ms, self.group.due_ms)
+            before = self.group.due_ms, self.state
+            self.carry_out(self.group.tick(self.now))
+            assert (self.group.due_ms, self.state) != before or self.group.due_ms > self.ms
         self.ms = end
 
     def stable(self, *names: str, **changes: object) -> int:

@@ -258,7 +258,7 @@ class World(Schedule[Client]):
 
     # What clients ask
 
-    def beat(self, client: Client) -> None:
+    def consumer_heartbeat(self, client: Client) -> None:
         self.beats += 1
         client.owned -= client.revoking
         client.revoking = frozenset()
@@ -282,7 +282,7 @@ class World(Schedule[Client]):
         try:
             if isinstance(group, ConsumerGroup) and epoch > 0:
                 self.check_held(group, client)
-            outcome, reply = self.shard.beat(GROUP, request, self.now)
+            outcome, reply = self.shard.consumer_heartbeat(GROUP, request, self.now)
         except ApiError as error:
             self.answer(ticket, error.code)
             return
@@ -336,7 +336,7 @@ class World(Schedule[Client]):
         if group is None and client.member_id:
             self.answer(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
             return
-        group = group or self.shard.find_or_make(GROUP)
+        group = group or self.shard.find_or_create(GROUP)
         self.carry_out(group.join(request, ticket, self.now))
 
     def sync(self, client: Client, assignments: dict[str, bytes]) -> None:
@@ -367,7 +367,7 @@ class World(Schedule[Client]):
         if client.is_member:
             self.commit(client)
         if not client.is_classic:
-            self.beat(client)
+            self.consumer_heartbeat(client)
             return
         group = self.shard.find(GROUP)
         error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -398,7 +398,7 @@ class World(Schedule[Client]):
                 client.member_id, epoch, client.name, "/h", client.instance_id
             )
             try:
-                outcome, _ = self.shard.beat(GROUP, request, self.now)
+                outcome, _ = self.shard.consumer_heartbeat(GROUP, request, self.now)
                 if self.append(outcome.records):
                     self.follow(outcome)
             except ApiError:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from headrace.coordinator.shard import Moment
-from headrace.group.assignment import NOTHING, Assignment
+from headrace.group.assignment import NO_PARTITIONS, Assignment
 from headrace.group.classic.machine import ClassicGroup
 from headrace.group.consumer.group import ConsumerGroup
 from headrace.group.messages import (
@@ -77,7 +77,7 @@ class Table:
         self.topics = Topics(self.image)
         self.tickets = 0
         for name, partitions in self.topics_of.items():
-            self.make_topic(name, partitions)
+            self.create_topic(name, partitions)
         self.shard = self._shard()
 
     def _shard(self) -> Shard:
@@ -99,7 +99,7 @@ class Table:
         assert isinstance(group, ClassicGroup)
         return group
 
-    def make_topic(self, name: str, partitions: int) -> UUID:
+    def create_topic(self, name: str, partitions: int) -> UUID:
         known = self.image.topics.get(name)
         number = len(self.image.topics) + 1 if known is None else known.topic_id.int
         self.image.put_topic(topic_state(name, number, partitions))
@@ -146,11 +146,11 @@ class Table:
 
     def wait(self, ms: int) -> None:
         end = self.ms + ms
-        while (group := self.shard.find(GROUP)) is not None and group.alarm_ms <= end:
-            self.ms = max(self.ms, group.alarm_ms)
-            self.carry_out(group.ticked(self.now))
+        while (group := self.shard.find(GROUP)) is not None and group.due_ms <= end:
+            self.ms = max(self.ms, group.due_ms)
+            self.carry_out(group.tick(self.now))
             after = self.shard.find(GROUP)
-            assert after is not group or group.alarm_ms > self.ms, "the timers spin"
+            assert after is not group or group.due_ms > self.ms, "the timers spin"
         self.ms = end
 
     def restarted(self) -> None:
@@ -164,15 +164,15 @@ class Table:
     # Members of the newer protocol
 
     def send(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
-        outcome, reply = self.shard.beat(GROUP, request, self.now)
+        outcome, reply = self.shard.consumer_heartbeat(GROUP, request, self.now)
         self.append(outcome.records)
         self.follow(outcome)
         return reply
 
-    def beat(self, name: str, **changes: object) -> ConsumerHeartbeatReply:
+    def consumer_heartbeat(self, name: str, **changes: object) -> ConsumerHeartbeatReply:
         """Send one heartbeat with the owned partitions, and apply the returned assignment."""
         epoch = changes.pop("epoch", self.epochs.get(name, 0))
-        owned = changes.pop("owned", self.owned.get(name, NOTHING))
+        owned = changes.pop("owned", self.owned.get(name, NO_PARTITIONS))
         request = ConsumerHeartbeat(name, epoch, name, "/h", owned=owned, **changes)  # type: ignore[arg-type]
         reply = self.send(request)
         self.epochs[name] = reply.member_epoch
@@ -181,9 +181,9 @@ class Table:
         return reply
 
     def join(self, name: str, *topics: str, **changes: object) -> ConsumerHeartbeatReply:
-        self.owned[name] = NOTHING
+        self.owned[name] = NO_PARTITIONS
         asked = {"topics": topics or ("t",), "rebalance_timeout_ms": REBALANCE_MS, **changes}
-        return self.beat(name, epoch=0, **asked)
+        return self.consumer_heartbeat(name, epoch=0, **asked)
 
     def leave(
         self, name: str, epoch: int = -1, instance_id: str | None = None
@@ -196,7 +196,7 @@ class Table:
         """Send heartbeats in turn until nothing changes. No partition ever has two owners."""
         for _ in range(2 * len(names) + 4):
             for name in names:
-                self.beat(name)
+                self.consumer_heartbeat(name)
                 self.check_owners()
         assert str(self.group.state) == "Stable"
 
@@ -210,14 +210,14 @@ class Table:
 
     def refused(self, request: ConsumerHeartbeat) -> ErrorCode:
         try:
-            self.shard.beat(GROUP, request, self.now)
+            self.shard.consumer_heartbeat(GROUP, request, self.now)
         except ApiError as error:
             return error.code
         return ErrorCode.NONE
 
     def indexes(self, name: str, topic: str = "t") -> list[int]:
         topic_id = self.image.topics[topic].topic_id
-        return sorted(self.owned.get(name, NOTHING).get(topic_id, ()))
+        return sorted(self.owned.get(name, NO_PARTITIONS).get(topic_id, ()))
 
     # Members of the classic protocol
 
@@ -241,7 +241,7 @@ class Table:
         if before.records:
             self.append(before.records)
             self.follow(before)
-        group = self.shard.find_or_make(GROUP)
+        group = self.shard.find_or_create(GROUP)
         self.carry_out(group.join(request, self.tickets, self.now))
         return self.tickets
 

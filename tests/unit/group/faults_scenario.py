@@ -193,8 +193,8 @@ class Schedule(Generic[C]):
 
     def tick(self) -> None:
         rounds = 0
-        while (group := self.shard.find(GROUP)) is not None and group.alarm_ms <= self.ms:
-            self.carry_out(group.ticked(self.now))
+        while (group := self.shard.find(GROUP)) is not None and group.due_ms <= self.ms:
+            self.carry_out(group.tick(self.now))
             rounds += 1
             assert rounds < 50, "the timers spin"
 
@@ -266,7 +266,7 @@ class Schedule(Generic[C]):
         is_sent = any(waiting == ticket for _, waiting, _ in self.unsent)
         if ticket in self.askers and not is_sent and group and self.random.random() < 0.7:
             del self.askers[ticket]
-            self.carry_out(group.abandoned(ticket, self.now))
+            self.carry_out(group.cancelled(ticket, self.now))
 
     def commit(self, client: C) -> None:
         self.commits += 1

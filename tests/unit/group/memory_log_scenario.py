@@ -27,8 +27,8 @@ def replay(log: Iterable[tuple[bytes, bytes | None]], shard: Shard) -> None:
 
 async def loaded(groups: GroupService) -> None:
     """Ends when nothing is being loaded."""
-    while groups.shards._loader is not None:
-        await asyncio.wait({groups.shards._loader})
+    while groups.shards._load_task is not None:
+        await asyncio.wait({groups.shards._load_task})
 
 
 class MemoryLog:
@@ -150,7 +150,7 @@ def groups_over(
 ) -> GroupService:
     """A coordinator of one shard, by default without timers."""
 
-    async def make_topic(
+    async def create_topic(
         name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> None:
         image.put_topic(offsets_topic(partitions))
@@ -161,7 +161,7 @@ def groups_over(
         settings or GroupSettings(topic_partitions=1),
         image,
         clock or SystemClock(),
-        make_topic,
+        create_topic,
         hold,
         call_later or NoTimers(),
         is_time_trusted,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.group.assignment import Assignment, common, size, without
+from headrace.group.assignment import Assignment, difference, intersection, size
 from headrace.group.consumer.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
 
 TOPICS = [UUID(int=number) for number in range(1, 5)]
@@ -106,11 +106,11 @@ def test_uniform_changes_only_what_the_balance_requires(
     joined = {id_: Subscriber(topics, held) for id_, held in before.items()}
     joined["new"] = Subscriber(topics, {})
     after = assign_uniform(joined, counts)
-    assert sum(size(without(before[id_], after[id_])) for id_ in before) == size(after["new"])
+    assert sum(size(difference(before[id_], after[id_])) for id_ in before) == size(after["new"])
     gone = f"m{leaver % members}"
     left = {id_: Subscriber(topics, held) for id_, held in before.items() if id_ != gone}
     final = assign_uniform(left, counts)
-    assert all(without(before[id_], final[id_]) == {} for id_ in left)
+    assert all(difference(before[id_], final[id_]) == {} for id_ in left)
 
 
 @given(questions())
@@ -142,7 +142,7 @@ def test_range_keeps_the_order_of_members_with_partitions() -> None:
     joined["a"] = Subscriber(topics, {})
     after = assign_range(joined, {topic_id: 9})
     assert after["a"][topic_id] == frozenset({6, 7, 8}), "a newcomer comes last"
-    assert size(common(before["y"], after["y"])) == 3
+    assert size(intersection(before["y"], after["y"])) == 3
 
 
 def test_large_groups_are_assigned_in_one_call() -> None:

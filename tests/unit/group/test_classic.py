@@ -294,7 +294,7 @@ def test_response_to_a_closed_connection_is_not_a_heartbeat() -> None:
     table = Table()
     generation = table.stable("a", "b")
     ticket = table.join("a")
-    table.carry_out(table.group.abandoned(ticket, table.now))
+    table.carry_out(table.group.cancelled(ticket, table.now))
     for _ in range(4):
         table.wait(SESSION_MS // 2)
         table.heartbeat("b", generation)
@@ -304,7 +304,7 @@ def test_response_to_a_closed_connection_is_not_a_heartbeat() -> None:
 def test_client_that_disconnects_before_it_gets_an_id_is_not_a_member() -> None:
     table = Table()
     ticket = table.ask_to_join("a", needs_known_id=False)
-    table.carry_out(table.group.abandoned(ticket, table.now))
+    table.carry_out(table.group.cancelled(ticket, table.now))
     assert len(table.group.members) == 0
     table.wait(3_000)
     assert table.group.is_vacant
@@ -314,7 +314,7 @@ def test_cancelled_join_can_be_repeated() -> None:
     table = Table()
     table.stable("a", "b")
     ticket = table.join("a")
-    table.carry_out(table.group.abandoned(ticket, table.now))
+    table.carry_out(table.group.cancelled(ticket, table.now))
     second = table.join("b")
     assert second not in table.replies
     third = table.join("a")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.group.assignment import NOTHING
+from headrace.group.assignment import NO_PARTITIONS
 from headrace.group.consumer import machine
 from headrace.group.messages import ConsumerHeartbeat, ConsumerLimits, Leaver
 from headrace.model.errors import ApiError, ErrorCode
@@ -21,15 +21,15 @@ def test_the_first_member_gets_all_partitions_with_its_first_heartbeat() -> None
 def test_new_member_waits_until_the_owner_has_released_partitions() -> None:
     table = Table()
     table.join("a")
-    assert table.join("b").assignment == NOTHING
+    assert table.join("b").assignment == NO_PARTITIONS
     assert table.epochs["b"] == 2
     assert str(table.group.state) == "Reconciling"
-    told = table.beat("a", owned=None)
+    told = table.consumer_heartbeat("a", owned=None)
     assert told.member_epoch == 1, "its epoch grows once it has given up what it must"
     assert table.indexes("a") == [0, 1]
-    assert table.beat("b").assignment is None, "nobody has said yet that it is free"
-    assert table.beat("a").member_epoch == 2
-    assert table.beat("b").assignment is not None
+    assert table.consumer_heartbeat("b").assignment is None, "nobody has said yet that it is free"
+    assert table.consumer_heartbeat("a").member_epoch == 2
+    assert table.consumer_heartbeat("b").assignment is not None
     assert table.indexes("b") == [2, 3]
     assert str(table.group.state) == "Stable"
 
@@ -38,7 +38,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
     table = Table()
     table.join("a")
     before = len(table.log)
-    reply = table.beat("a", owned=None)
+    reply = table.consumer_heartbeat("a", owned=None)
     assert reply.assignment is None
     assert reply.member_epoch == 1
     assert len(table.log) == before
@@ -47,7 +47,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
 def test_full_heartbeat_returns_the_assignment_again() -> None:
     table = Table()
     table.join("a")
-    reply = table.beat("a", topics=("t",), rebalance_timeout_ms=REBALANCE_MS)
+    reply = table.consumer_heartbeat("a", topics=("t",), rebalance_timeout_ms=REBALANCE_MS)
     assert reply.assignment == table.owned["a"]
 
 
@@ -58,7 +58,7 @@ def test_partitions_of_a_leaving_member_are_free_immediately() -> None:
     table.settle("a", "b")
     assert table.leave("b").member_epoch == -1
     assert str(table.group.state) == "Assigning"
-    table.beat("a")
+    table.consumer_heartbeat("a")
     assert table.indexes("a") == [0, 1, 2, 3]
 
 
@@ -77,7 +77,7 @@ def test_member_without_heartbeats_is_removed_after_its_session_timeout() -> Non
         table.join(name)
     table.settle("a", "b")
     table.wait(SESSION_MS - 1)
-    table.beat("a")
+    table.consumer_heartbeat("a")
     table.wait(1)
     assert list(table.group.members) == ["a"]
     assert table.refused(ConsumerHeartbeat("b", table.epochs["b"], "b", "/h")) is (
@@ -91,12 +91,12 @@ def test_member_that_does_not_revoke_in_time_is_removed() -> None:
     table.join("b")
     has = table.owned["a"]
     for _ in range(REBALANCE_MS // 10_000):
-        table.beat("a", owned=has)
-        table.beat("b")
+        table.consumer_heartbeat("a", owned=has)
+        table.consumer_heartbeat("b")
         table.wait(10_000)
     assert list(table.group.members) == ["b"]
     table.owned.pop("a")
-    table.beat("b")
+    table.consumer_heartbeat("b")
     assert table.indexes("b") == [0, 1, 2, 3]
 
 
@@ -104,12 +104,12 @@ def test_deadlines_restart_when_the_group_is_loaded() -> None:
     table = Table()
     table.join("a")
     table.join("b")
-    table.beat("a", owned=None)
+    table.consumer_heartbeat("a", owned=None)
     table.wait(SESSION_MS - 1)
     table.restarted()
     table.wait(SESSION_MS - 1)
     assert len(table.group.members) == 2
-    table.beat("b")
+    table.consumer_heartbeat("b")
     table.wait(1)
     assert list(table.group.members) == ["b"]
 
@@ -129,10 +129,12 @@ def test_lost_response_has_no_effect() -> None:
     table = Table()
     table.join("a")
     table.join("b")
-    table.beat("a", owned=None)
+    table.consumer_heartbeat("a", owned=None)
     mine = table.owned["a"]
-    assert table.beat("a").member_epoch == 2
-    again = table.beat("a", epoch=1, owned=mine, topics=("t",), rebalance_timeout_ms=REBALANCE_MS)
+    assert table.consumer_heartbeat("a").member_epoch == 2
+    again = table.consumer_heartbeat(
+        "a", epoch=1, owned=mine, topics=("t",), rebalance_timeout_ms=REBALANCE_MS
+    )
     assert again.member_epoch == 2
     assert again.assignment == mine
 
@@ -181,7 +183,7 @@ def test_unknown_member_ids_are_rejected() -> None:
 def test_full_group_rejects_new_members_and_keeps_its_own() -> None:
     table = Table(limits=ConsumerLimits(size_max=1))
     table.join("a")
-    asked = ConsumerHeartbeat("b", 0, "b", "/h", topics=("t",), owned=NOTHING)
+    asked = ConsumerHeartbeat("b", 0, "b", "/h", topics=("t",), owned=NO_PARTITIONS)
     assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
     table.join("a")
 
@@ -190,7 +192,7 @@ def test_total_size_of_subscriptions_is_limited() -> None:
     table = Table(limits=ConsumerLimits(metadata_bytes_max=3_000))
     table.join("a")
     names = tuple(f"{number:0249}" for number in range(10))
-    asked = ConsumerHeartbeat("b", 0, "b", "/h", topics=names, owned=NOTHING)
+    asked = ConsumerHeartbeat("b", 0, "b", "/h", topics=names, owned=NO_PARTITIONS)
     assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
     table.join("b")
 
@@ -198,37 +200,37 @@ def test_total_size_of_subscriptions_is_limited() -> None:
 def test_new_partitions_and_topics_raise_the_epoch_at_the_next_heartbeat() -> None:
     table = Table()
     table.join("a", "t", "later")
-    table.make_topic("t", 6)
-    assert table.beat("a").member_epoch == 2
+    table.create_topic("t", 6)
+    assert table.consumer_heartbeat("a").member_epoch == 2
     assert table.indexes("a") == [0, 1, 2, 3, 4, 5]
-    table.make_topic("later", 2)
-    assert table.beat("a").member_epoch == 3
+    table.create_topic("later", 2)
+    assert table.consumer_heartbeat("a").member_epoch == 3
     assert table.indexes("a", "later") == [0, 1]
-    table.make_topic("others", 2)
-    assert table.beat("a").member_epoch == 3
+    table.create_topic("others", 2)
+    assert table.consumer_heartbeat("a").member_epoch == 3
     table.drop_topic("later")
-    table.beat("a")
-    assert table.beat("a").member_epoch == 4
+    table.consumer_heartbeat("a")
+    assert table.consumer_heartbeat("a").member_epoch == 4
     assert len(table.owned["a"]) == 1
 
 
 def test_topic_changes_without_a_coordinator_are_noticed_after_loading() -> None:
     table = Table()
     table.join("a")
-    table.make_topic("t", 5)
+    table.create_topic("t", 5)
     table.topics.version = 0
     table.restarted()
-    assert table.beat("a").member_epoch == 2
+    assert table.consumer_heartbeat("a").member_epoch == 2
     assert table.indexes("a") == [0, 1, 2, 3, 4]
 
 
 def test_another_subscription_raises_the_epoch() -> None:
     table = Table({"t": 2, "u": 2})
     table.join("a")
-    table.beat("a", topics=("t", "u"))
+    table.consumer_heartbeat("a", topics=("t", "u"))
     assert table.epochs["a"] == 2
     assert table.indexes("a", "u") == [0, 1]
-    table.beat("a", topics=("u",))
+    table.consumer_heartbeat("a", topics=("u",))
     table.settle("a")
     assert table.indexes("a") == []
 
@@ -246,7 +248,7 @@ def test_next_coordinator_loads_the_same_state() -> None:
     table = Table()
     for name in ("a", "b", "c"):
         table.join(name, instance_id=f"i-{name}", rack_id="r")
-    table.beat("a", instance_id="i-a", owned=None)
+    table.consumer_heartbeat("a", instance_id="i-a", owned=None)
     before = table.group
     table.restarted()
     after = table.group
@@ -358,6 +360,6 @@ def test_many_simultaneous_members_join_and_get_partitions(monkeypatch: pytest.M
         table.join(name)
     assert table.group.target_epoch < table.group.epoch == len(names)
     table.wait(10)
-    table.beat("m0")
+    table.consumer_heartbeat("m0")
     assert table.group.target_epoch == table.group.epoch
     table.settle(*names)

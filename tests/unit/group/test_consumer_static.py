@@ -1,6 +1,6 @@
 """Static members of the consumer protocol: an instance keeps its partitions while it is missing."""
 
-from headrace.group.assignment import NOTHING
+from headrace.group.assignment import NO_PARTITIONS
 from headrace.group.messages import ConsumerHeartbeat
 from headrace.model.errors import ErrorCode
 from tests.unit.group.consumer_scenario import REBALANCE_MS, SESSION_MS, Table
@@ -29,7 +29,7 @@ def test_missing_instance_is_removed_after_its_session_timeout() -> None:
     table.leave("b", -2, "i-b")
     for _ in range(3):
         table.wait(SESSION_MS // 3)
-        table.beat("a", instance_id="i-a")
+        table.consumer_heartbeat("a", instance_id="i-a")
     assert table.indexes("a") == [0, 1, 2, 3]
 
 
@@ -37,18 +37,18 @@ def test_partitions_that_a_missing_instance_had_to_revoke_are_free() -> None:
     table = Table()
     table.join("a", instance_id="i-a")
     table.join("b")
-    table.beat("a", instance_id="i-a", owned=None)
+    table.consumer_heartbeat("a", instance_id="i-a", owned=None)
     table.leave("a", -2, "i-a")
-    table.beat("b")
+    table.consumer_heartbeat("b")
     assert table.indexes("b") == [2, 3]
 
 
 def test_active_instance_is_not_replaced() -> None:
     table = instances()
-    asked = ConsumerHeartbeat("b2", 0, "b", "/h", "i-b", topics=("t",), owned=NOTHING)
+    asked = ConsumerHeartbeat("b2", 0, "b", "/h", "i-b", topics=("t",), owned=NO_PARTITIONS)
     assert table.refused(asked) is ErrorCode.UNRELEASED_INSTANCE_ID
     table.wait(SESSION_MS - 1)
-    table.beat("a", instance_id="i-a")
+    table.consumer_heartbeat("a", instance_id="i-a")
     table.wait(1)
     table.owned.pop("b")
     table.join("b2", instance_id="i-b")
@@ -60,7 +60,7 @@ def test_older_member_with_the_same_instance_id_is_fenced() -> None:
     table.leave("b", -2, "i-b")
     table.join("b2", instance_id="i-b")
     for epoch in (2, -1, -2):
-        asked = ConsumerHeartbeat("b", epoch, "b", "/h", "i-b", owned=NOTHING)
+        asked = ConsumerHeartbeat("b", epoch, "b", "/h", "i-b", owned=NO_PARTITIONS)
         assert table.refused(asked) is ErrorCode.FENCED_INSTANCE_ID
     unknown = ConsumerHeartbeat("c", 2, "c", "/h", "i-c")
     assert table.refused(unknown) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -69,7 +69,7 @@ def test_older_member_with_the_same_instance_id_is_fenced() -> None:
 def test_missing_instance_is_fenced_with_its_old_epoch() -> None:
     table = instances()
     table.leave("b", -2, "i-b")
-    asked = ConsumerHeartbeat("b", 2, "b", "/h", "i-b", owned=NOTHING)
+    asked = ConsumerHeartbeat("b", 2, "b", "/h", "i-b", owned=NO_PARTITIONS)
     assert table.refused(asked) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
@@ -95,7 +95,7 @@ def test_full_group_admits_a_returning_instance() -> None:
     object.__setattr__(table.limits, "size_max", 2)
     table.leave("b", -2, "i-b")
     table.join("b2", instance_id="i-b")
-    asked = ConsumerHeartbeat("c", 0, "c", "/h", topics=("t",), owned=NOTHING)
+    asked = ConsumerHeartbeat("c", 0, "c", "/h", topics=("t",), owned=NO_PARTITIONS)
     assert table.refused(asked) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 

@@ -132,7 +132,7 @@ def test_records_of_unknown_types_are_counted_and_ignored() -> None:
     newer = struct.pack(">hh", 11, 1) + b"g"
     log.append(build_batch([NewRecord(newer, b"\x00\x00\x00\x00\x00\x01")]))
     asyncio.run(loader.load(shard, GroupCodec(), log))
-    assert (shard.groups, shard.foreign) == ({}, {11: 1})
+    assert (shard.groups, shard.unsupported) == ({}, {11: 1})
 
 
 def consumer_picture(shard: Shard) -> object:

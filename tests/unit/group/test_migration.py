@@ -58,12 +58,12 @@ def test_first_member_of_the_consumer_protocol_converts_the_group() -> None:
     generation = rejoin(table, "c", t=[0, 1, 2, 3])
     assert has(table, "c", generation) == [0, 1]
     assert table.group.heartbeat("c", None, generation, now) is ErrorCode.REBALANCE_IN_PROGRESS
-    table.beat("n")
+    table.consumer_heartbeat("n")
     assert table.indexes("n") == [], "it has not said yet that it gave them up"
     generation = rejoin(table, "c", t=[0, 1])
     assert has(table, "c", generation) == [0, 1]
     assert table.group.heartbeat("c", None, generation, now) is ErrorCode.NONE
-    table.beat("n")
+    table.consumer_heartbeat("n")
     assert table.indexes("n") == [2, 3]
     assert str(table.group.state) == "Stable"
 
@@ -74,7 +74,7 @@ def test_eager_member_releases_all_partitions_when_it_joins_again() -> None:
     table.join("n")
     generation = rejoin(table, "c")
     assert has(table, "c", generation) == [0, 1]
-    table.beat("n")
+    table.consumer_heartbeat("n")
     assert table.indexes("n") == [2, 3]
 
 
@@ -94,7 +94,7 @@ def test_last_member_of_the_consumer_protocol_converts_the_group_back() -> None:
     one_member(table)
     table.join("n")
     generation = rejoin(table, "c")
-    table.beat("n")
+    table.consumer_heartbeat("n")
     table.leave("n")
     group = table.classic
     assert str(group.state) == "PreparingRebalance"
@@ -172,8 +172,8 @@ def test_waiting_classic_members_get_rebalance_in_progress() -> None:
     table.join("n")
     assert table.joined(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
     rejoin(table, "c")
-    table.beat("n", owned=table.owned["n"])
-    table.beat("n")
+    table.consumer_heartbeat("n", owned=table.owned["n"])
+    table.consumer_heartbeat("n")
     assert set(table.group.members) == {"c", "n"}
 
 
@@ -184,8 +184,8 @@ def test_new_classic_member_joins_a_consumer_group() -> None:
     assert (asked.error, asked.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "c")
     generation = rejoin(table, "c")
     assert has(table, "c", generation) == []
-    table.beat("n", owned=None)
-    table.beat("n")
+    table.consumer_heartbeat("n", owned=None)
+    table.consumer_heartbeat("n")
     group = table.group
     assert group.heartbeat("c", None, generation, table.now) is ErrorCode.REBALANCE_IN_PROGRESS
     generation = rejoin(table, "c")
@@ -222,8 +222,8 @@ def test_member_that_does_not_rejoin_in_time_is_removed() -> None:
     table.join("m")
     for _ in range(REBALANCE_MS // 5_000):
         table.group.heartbeat("c", None, generation, table.now)
-        table.beat("n")
-        table.beat("m")
+        table.consumer_heartbeat("n")
+        table.consumer_heartbeat("m")
         table.wait(5_000)
     assert set(table.group.members) == {"n", "m"}
 
@@ -234,7 +234,7 @@ def test_member_that_joins_without_sync_is_removed() -> None:
     generation = rejoin(table, "c")
     for _ in range(REBALANCE_MS // 5_000):
         table.group.heartbeat("c", None, generation, table.now)
-        table.beat("n")
+        table.consumer_heartbeat("n")
         table.wait(5_000)
     assert set(table.group.members) == {"n"}
 
@@ -246,7 +246,7 @@ def test_classic_members_leave_a_consumer_group() -> None:
     outcome, errors = table.group.leave([Leaver("c")], table.now)
     table.carry_out(outcome)
     assert errors == [ErrorCode.NONE]
-    table.beat("n")
+    table.consumer_heartbeat("n")
     assert table.indexes("n") == [0, 1, 2, 3]
 
 

@@ -7,13 +7,13 @@ from headrace.coordinator.shard import Moment
 from headrace.group.messages import ClassicLimits
 from headrace.group.offsets_machine import FetchedOffset, Offsets
 from headrace.group.records import (
-    ForeignKey,
     GroupKey,
     GroupRecord,
     GroupValue,
     MemberValue,
     OffsetKey,
     OffsetValue,
+    UnsupportedKey,
 )
 from headrace.group.shard_machine import Shard
 from headrace.model.errors import ApiError, ErrorCode
@@ -238,8 +238,8 @@ def test_groups_are_listed_by_state_and_type() -> None:
 def test_records_of_other_types_are_counted_and_ignored() -> None:
     shard = Shard(0, ClassicLimits())
     for _ in range(2):
-        shard.apply(GroupRecord(ForeignKey(3, b"\x00\x01g"), b"\x00\x00"), 0)
-    assert shard.foreign == {3: 2}
+        shard.apply(GroupRecord(UnsupportedKey(3, b"\x00\x01g"), b"\x00\x00"), 0)
+    assert shard.unsupported == {3: 2}
     assert shard.groups == {}
 
 

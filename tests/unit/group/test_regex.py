@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.group.assignment import NOTHING
+from headrace.group.assignment import NO_PARTITIONS
 from headrace.group.consumer.records import RegexKey
 from headrace.group.consumer.regex import PATTERN_CHARACTERS_MAX, matching
 from headrace.group.messages import ConsumerHeartbeat, ConsumerLimits
@@ -60,7 +60,7 @@ def test_named_topics_apply_before_the_expression_is_resolved() -> None:
     by_regex(table, "b", "logs-a")
     joined = table.join("a", "t", regex="logs-.*")
     assert (table.indexes("a", "t"), table.indexes("a", "logs-a")) == ([0, 1], [])
-    assert table.beat("a").member_epoch == joined.member_epoch + 1
+    assert table.consumer_heartbeat("a").member_epoch == joined.member_epoch + 1
     table.settle("a", "b")
     assert table.indexes("a", "logs-a"), "though no topic is new to the group"
 
@@ -74,9 +74,9 @@ def test_expression_is_resolved_despite_unknown_named_topics() -> None:
 def test_created_and_deleted_topics_are_found_in_time() -> None:
     table = Table({"logs-a": 1})
     by_regex(table, "a", "logs-.*")
-    table.make_topic("logs-b", 2)
+    table.create_topic("logs-b", 2)
     table.wait(10)
-    assert table.beat("a").member_epoch == 2
+    assert table.consumer_heartbeat("a").member_epoch == 2
     assert table.indexes("a", "logs-b") == [0, 1]
     table.drop_topic("logs-a")
     table.wait(10)
@@ -87,20 +87,20 @@ def test_created_and_deleted_topics_are_found_in_time() -> None:
 def test_many_topics_are_not_matched_at_every_change() -> None:
     table = Table({f"topic-{number}": 1 for number in range(500)} | {"logs-a": 1})
     by_regex(table, "a", "logs-.*")
-    table.make_topic("logs-b", 1)
-    assert table.beat("a").member_epoch == 1, "it has just looked"
+    table.create_topic("logs-b", 1)
+    assert table.consumer_heartbeat("a").member_epoch == 1, "it has just looked"
     table.wait(600)
-    assert table.beat("a").member_epoch == 2
+    assert table.consumer_heartbeat("a").member_epoch == 2
 
 
 def test_topics_are_matched_at_intervals_without_a_known_change() -> None:
     table = Table({"logs-a": 1}, ConsumerLimits(refresh_ms=30_000))
     by_regex(table, "a", "logs-.*")
-    table.make_topic("logs-b", 1)
+    table.create_topic("logs-b", 1)
     table.topics.version -= 1
-    assert table.beat("a").member_epoch == 1
+    assert table.consumer_heartbeat("a").member_epoch == 1
     table.wait(30_000)
-    assert table.beat("a").member_epoch == 2
+    assert table.consumer_heartbeat("a").member_epoch == 2
 
 
 def test_unused_expression_is_removed() -> None:
@@ -108,7 +108,7 @@ def test_unused_expression_is_removed() -> None:
     for name in ("a", "b"):
         by_regex(table, name, "logs-.*")
     table.settle("a", "b")
-    table.beat("a", topics=("t",), regex="")
+    table.consumer_heartbeat("a", topics=("t",), regex="")
     assert list(table.group.regexes) == ["logs-.*"]
     table.leave("b")
     assert table.group.regexes == {}
@@ -122,16 +122,16 @@ def test_an_expression_survives_a_change_of_coordinator() -> None:
     by_regex(table, "a", "logs-.*")
     table.restarted()
     assert table.group.is_subscribed_to("logs-a")
-    assert table.beat("a", owned=None).member_epoch == 1
+    assert table.consumer_heartbeat("a", owned=None).member_epoch == 1
 
 
 def test_invalid_expression_does_not_change_the_group() -> None:
     table = Table()
     table.join("a")
-    asked = ConsumerHeartbeat("a", 1, "a", "/h", regex="[", owned=NOTHING)
+    asked = ConsumerHeartbeat("a", 1, "a", "/h", regex="[", owned=NO_PARTITIONS)
     assert table.refused(asked) is ErrorCode.INVALID_REGULAR_EXPRESSION
     fresh = ConsumerHeartbeat(
-        "b", 0, "b", "/h", rebalance_timeout_ms=REBALANCE_MS, regex="[", owned=NOTHING
+        "b", 0, "b", "/h", rebalance_timeout_ms=REBALANCE_MS, regex="[", owned=NO_PARTITIONS
     )
     assert table.refused(fresh) is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert table.group.regexes == {}

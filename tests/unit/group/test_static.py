@@ -21,7 +21,7 @@ def stable_instances(table: Table) -> dict[str, str]:
 
 
 def rejoin(table: Table, name: str, **changes: object) -> JoinReply:
-    """As a process does that has just started: with its instance name, without an id."""
+    """As a process does that has just started: with its instance id, without an id."""
     table.ids.pop(name, None)
     return table.heard(name, table.join(name, instance_id=name, **changes))
 
@@ -197,7 +197,7 @@ def test_instance_that_failed_in_a_new_group_joins_again(absent_ms: int) -> None
     """It waited for the rebalance timeout, as for others who were to join a new group."""
     table = Table()
     first = table.join("i1", instance_id="i1")
-    table.carry_out(table.group.abandoned(first, table.now))
+    table.carry_out(table.group.cancelled(first, table.now))
     table.wait(absent_ms)
     ticket = table.join("i1", instance_id="i1")
     table.wait(3_000)

@@ -56,7 +56,7 @@ def commit(client: Asker, group_id: str = "hidden", *topics: str) -> dict[str, i
     return partition_errors(reply["topics"])
 
 
-def beat(client: Asker, **fields: Any) -> Message:
+def consumer_heartbeat(client: Asker, **fields: Any) -> Message:
     request = {
         "group_id": "hidden",
         "member_id": "m",
@@ -191,16 +191,16 @@ def test_member_requests_need_read_group(client: Asker, api_key: int, body: dict
 
 def test_consumer_heartbeat_needs_read_group_and_describe_of_named_topics(client: Asker) -> None:
     rules(client).deny(Operation.DESCRIBE, topic_resource(SECRET))
-    denied = beat(client)
+    denied = consumer_heartbeat(client)
     assert (denied["error_code"], denied["assignment"]) == (TOPIC_DENIED, None)
-    assert beat(client, subscribed_topic_names=[OPEN])["error_code"] == ErrorCode.NONE
+    assert consumer_heartbeat(client, subscribed_topic_names=[OPEN])["error_code"] == ErrorCode.NONE
     rules(client).deny(Operation.READ, GROUP)
-    assert beat(client, subscribed_topic_names=[OPEN])["error_code"] == GROUP_DENIED
+    assert consumer_heartbeat(client, subscribed_topic_names=[OPEN])["error_code"] == GROUP_DENIED
 
 
 def test_regular_expression_matches_only_describable_topics(client: Asker) -> None:
     rules(client).deny(Operation.DESCRIBE, topic_resource(SECRET))
-    reply = beat(client, subscribed_topic_names=None, subscribed_topic_regex=".*e.*")
+    reply = consumer_heartbeat(client, subscribed_topic_names=None, subscribed_topic_regex=".*e.*")
     assigned = {each["topic_id"] for each in reply["assignment"]["topic_partitions"]}
     assert assigned == {client.broker.image.topics[OPEN].topic_id}
 
@@ -216,7 +216,7 @@ def test_describe_groups_needs_describe_group(client: Asker) -> None:
 
 
 def test_consumer_group_describe_needs_describe_group_and_assigned_topics(client: Asker) -> None:
-    beat(client)
+    consumer_heartbeat(client)
     body: dict[str, Any] = {"group_ids": ["hidden"], "include_authorized_operations": False}
 
     def described() -> tuple[int, int]:

@@ -1,15 +1,13 @@
 """Decisions of one group under the classic protocol. Pure.
 
-Joining, syncing and the timers are not stored. A generation is stored: a decision returns its
-record and does not change the stored state. `apply` changes it after the append, and then `applied`
-sets timers. If the log does not accept the record, `append_failed` decides what to do instead;
-there is nothing to undo.
+Joins, syncs and timers are not stored. A generation is stored: a decision returns its record and
+does not change the stored state. After the append, `apply` changes the stored state, and `applied`
+sets timers. If the append fails, `append_failed` returns the next decision. It has nothing to undo.
 
-C1  an assignment is sent only from a generation that has been applied
-C2  a generation has each member once, and an instance name at most once
-C3  every ticket gets exactly one reply, or is returned by `abandoned`
-C4  a rebalance ends within the longest rebalance timeout of its members, if one of them takes part
-C5  `alarm_ms` is not later than the earliest timer
+1. A member gets an assignment only after its generation has been applied.
+2. Every ticket gets exactly one reply, unless `cancelled` is called with it.
+3. A rebalance ends within the longest rebalance timeout of its members, if one of them rejoins.
+4. `due_ms` is not later than the earliest timer.
 """
 
 from dataclasses import replace
@@ -40,9 +38,9 @@ class ClassicGroup(ClassicState):
         self._unsynced: dict[str, None] = {}
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
-        self._is_initial = False
+        self._in_initial_delay = False
         self._has_new_joins = False
-        self._initial_ms_left = 0
+        self._initial_delay_ms_left = 0
 
     # Joining
 
@@ -63,14 +61,14 @@ class ClassicGroup(ClassicState):
             del self.pending[request.member_id]
             self._add(member_of(request.member_id, request), request, ticket, now, outcome)
         else:
-            self._join_again(request, ticket, now, outcome)
+            self._rejoin(request, ticket, now, outcome)
         return outcome
 
     def _join_new(self, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome) -> None:
         new_id = request.new_member_id
         if request.instance_id is None and request.needs_known_id:
             self.pending[new_id] = now.ms + request.session_timeout_ms
-            self._wake_at(self.pending[new_id])
+            self._limit_due_ms(self.pending[new_id])
             outcome.replies.append((ticket, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, new_id)))
             return
         if request.instance_id is not None:
@@ -79,7 +77,7 @@ class ClassicGroup(ClassicState):
                 self._replace(old_id, request, ticket, now, outcome)
                 return
         member = member_of(new_id, request)
-        member.is_unaware = request.instance_id is None
+        member.is_id_unsent = request.instance_id is None
         self._add(member, request, ticket, now, outcome)
 
     def _add(
@@ -90,30 +88,30 @@ class ClassicGroup(ClassicState):
         member.join_ticket = ticket
         member.is_new = True
         member.deadline_ms = now.ms + self.limits.new_member_join_timeout_ms
-        self._wake_at(member.deadline_ms)
-        if self.state is State.PREPARING and self._is_initial:
+        self._limit_due_ms(member.deadline_ms)
+        if self.state is State.PREPARING and self._in_initial_delay:
             self._has_new_joins = True
         self.members.add(member)
         self._rebalance(Event.JOIN, outcome, now)
 
-    def _join_again(self, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome) -> None:
+    def _rejoin(self, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome) -> None:
         member = self.members.by_id[request.member_id]
         is_leader = member.member_id == self.members.leader
-        # A leader that joins a stable group knows of a change that the members' metadata does not
-        # contain, such as new partitions. Other members with the same metadata lost a response.
-        is_repeated = self.state is State.COMPLETING or (
+        # If the leader of a stable group rejoins, it requests a rebalance, for example because a
+        # topic has new partitions. Another member with unchanged metadata has lost a response.
+        can_repeat_reply = self.state is State.COMPLETING or (
             self.state is State.STABLE and not is_leader
         )
-        if is_repeated and member.protocols == request.protocols:
+        if can_repeat_reply and member.protocols == request.protocols:
             self._restart_session(member, now)
-            outcome.replies.append((ticket, self._joined(member)))
+            outcome.replies.append((ticket, self._join_reply(member)))
             return
         self.members.set_protocols(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        before = self.members.hold_join(member, ticket)
+        before = self.members.set_join_ticket(member, ticket)
         if before is not None:
-            # A client sends one join at a time, so its previous connection is closed.
+            # A client has one join in flight, so it has closed the connection of the previous one.
             reply = JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
             outcome.replies.append((before, reply))
         self._rebalance(Event.JOIN, outcome, now)
@@ -121,13 +119,15 @@ class ClassicGroup(ClassicState):
     def _replace(
         self, old_id: str, request: JoinRequest, ticket: int, now: Moment, outcome: Outcome
     ) -> None:
-        """An instance has a new member id; the member with the old id is fenced (KIP-345)."""
+        """Give an instance a new member id, and fence the member with the old id (KIP-345)."""
         members = self.members
         keeps_protocol = members.chosen_protocol({old_id: request.protocols}) == self.protocol
         member = member_of(request.new_member_id, request)
         member.assignment = members.by_id[old_id].assignment
         if self.state is State.STABLE and keeps_protocol:
-            self._store_replaced(old_id, member, request.can_skip_assignment, ticket, outcome)
+            self._replace_in_generation(
+                old_id, member, request.can_skip_assignment, ticket, outcome
+            )
             return
         was_leader = members.leader == old_id
         self._remove(old_id, ErrorCode.FENCED_INSTANCE_ID, outcome)
@@ -135,13 +135,13 @@ class ClassicGroup(ClassicState):
         if was_leader:
             members.leader = member.member_id
         self._restart_session(member, now)
-        members.hold_join(member, ticket)
+        members.set_join_ticket(member, ticket)
         self._rebalance(Event.JOIN, outcome, now)
 
-    def _store_replaced(
-        self, old_id: str, member: Member, can_skip: bool, ticket: int, outcome: Outcome
+    def _replace_in_generation(
+        self, old_id: str, member: Member, can_skip_assignment: bool, ticket: int, outcome: Outcome
     ) -> None:
-        """The same generation with another member id."""
+        """Store the current generation again, with the new member id of an instance."""
         was_leader = self.members.leader == old_id
         others = [each for each in self.members.all() if each.member_id != old_id]
         members = Membership(
@@ -151,11 +151,11 @@ class ClassicGroup(ClassicState):
         outcome.change = Change.REPLACED
         outcome.member_id = member.member_id
         outcome.protocols = member.protocols
-        outcome.records.append(self._record(members, assignments))
-        reply = replace(self._joined(member, members), skip_assignment=was_leader)
-        if was_leader and not can_skip:
-            # An older client that is the leader would send an assignment, which no member waits
-            # for. So the reply names the old member id as the leader.
+        outcome.records.append(self._generation_record(members, assignments))
+        reply = replace(self._join_reply(member, members), skip_assignment=was_leader)
+        if was_leader and not can_skip_assignment:
+            # An older client would compute an assignment if it were the leader, although no member
+            # waits for one. So the reply names the old member id as the leader.
             reply = replace(reply, leader=old_id, skip_assignment=False, members=())
         outcome.replies.append((ticket, reply))
 
@@ -165,7 +165,7 @@ class ClassicGroup(ClassicState):
         """Start a rebalance, or complete the current one if all members have joined."""
         if self.state is not State.PREPARING:
             self._prepare(event, outcome, now)
-        elif not self._is_initial and self._all_joined():
+        elif not self._in_initial_delay and self._all_joined():
             self._complete_join(outcome, now)
 
     def _all_joined(self) -> bool:
@@ -180,14 +180,14 @@ class ClassicGroup(ClassicState):
                 )
         self._unsynced.clear()
         self._sync_deadline_ms = NEVER
-        self._is_initial = self.state is State.EMPTY
+        self._in_initial_delay = self.state is State.EMPTY
         self._transition(event, now.wall_ms)
         timeout_ms = self.members.rebalance_timeout_ms()
-        if self._is_initial:
-            # group.initial.rebalance.delay.ms: more members of a new group can join.
+        if self._in_initial_delay:
+            # group.initial.rebalance.delay.ms: wait for further members of a new group.
             delay_ms = self.limits.initial_rebalance_delay_ms
             self._has_new_joins = False
-            self._initial_ms_left = max(timeout_ms - delay_ms, 0)
+            self._initial_delay_ms_left = max(timeout_ms - delay_ms, 0)
             self._set_join_deadline(now.ms + delay_ms)
         elif self._all_joined():
             self._complete_join(outcome, now)
@@ -195,23 +195,23 @@ class ClassicGroup(ClassicState):
             self._set_join_deadline(now.ms + timeout_ms)
 
     def _end_initial_delay(self, outcome: Outcome, now: Moment) -> None:
-        delay_ms = min(self.limits.initial_rebalance_delay_ms, self._initial_ms_left)
+        delay_ms = min(self.limits.initial_rebalance_delay_ms, self._initial_delay_ms_left)
         if self._has_new_joins and delay_ms > 0:
             self._has_new_joins = False
-            self._initial_ms_left -= delay_ms
+            self._initial_delay_ms_left -= delay_ms
             self._set_join_deadline(now.ms + delay_ms)
         else:
             self._complete_join(outcome, now)
 
     def _complete_join(self, outcome: Outcome, now: Moment) -> None:
         self._join_deadline_ms = NEVER
-        self._is_initial = False
+        self._in_initial_delay = False
         members = self.members
         for member in members.all():
             if member.join_ticket is None and member.instance_id is None:
                 self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
         if members and not members.elect_joined_leader():
-            # Only instances are left, and none has rejoined: wait for their sessions.
+            # Only static members are left, and none has rejoined: wait until their sessions end.
             wait_ms = max(members.rebalance_timeout_ms(), _WAIT_FOR_INSTANCES_MS_MIN)
             self._set_join_deadline(now.ms + wait_ms)
             return
@@ -220,30 +220,30 @@ class ClassicGroup(ClassicState):
             return
         self.generation = self._next_generation()
         self.protocol = members.chosen_protocol()
-        self._note_topics()
+        self._update_subscribed_topics()
         self._transition(Event.ALL_JOINED, now.wall_ms)
         for member in members.all():
-            waiting = members.hold_join(member, None)
+            waiting = members.set_join_ticket(member, None)
             if waiting is not None:
-                outcome.replies.append((waiting, self._joined(member)))
-            member.is_new = member.is_unaware = False
+                outcome.replies.append((waiting, self._join_reply(member)))
+            member.is_new = member.is_id_unsent = False
             self._restart_session(member, now)
             self._unsynced[member.member_id] = None
         self._sync_deadline_ms = now.ms + members.rebalance_timeout_ms()
-        self._wake_at(self._sync_deadline_ms)
+        self._limit_due_ms(self._sync_deadline_ms)
 
     def _become_empty(self, outcome: Outcome, now: Moment) -> None:
         if self.is_durable:
             outcome.change = Change.EMPTIED
             outcome.records.append(self._empty_record(now.wall_ms))
         else:
-            self._enter_empty(now)
+            self._become_empty_without_record(now)
 
-    def _enter_empty(self, now: Moment) -> None:
-        """Without a record."""
+    def _become_empty_without_record(self, now: Moment) -> None:
+        """Become empty, although the log has no record of that."""
         self.generation = self._next_generation()
         self.protocol = None
-        self._note_topics()
+        self._update_subscribed_topics()
         self._transition(Event.ALL_LEFT, now.wall_ms)
 
     # Syncing
@@ -260,7 +260,7 @@ class ClassicGroup(ClassicState):
             self._sync_deadline_ms = NEVER
         if self.state is State.STABLE:
             self._restart_session(member, now)
-            outcome.replies.append((ticket, self._assigned(member.assignment)))
+            outcome.replies.append((ticket, self._sync_reply(member.assignment)))
             return outcome
         self._reply_to_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), outcome, now)
         member.sync_ticket = ticket
@@ -269,13 +269,13 @@ class ClassicGroup(ClassicState):
         return outcome
 
     def _assign(self, given: dict[str, bytes], outcome: Outcome, now: Moment) -> None:
-        """Members that the leader omitted get an empty assignment."""
+        """Store the leader's assignment. Members that it omitted get an empty one."""
         assignments = {id_: given.get(id_, b"") for id_ in self.members.by_id}
         outcome.change = Change.ASSIGNED
-        outcome.records.append(self._record(self.members, assignments))
+        outcome.records.append(self._generation_record(self.members, assignments))
         for member in self.members.all():
             if member.sync_ticket is not None:
-                reply = self._assigned(assignments[member.member_id])
+                reply = self._sync_reply(assignments[member.member_id])
                 outcome.replies.append((member.sync_ticket, reply))
                 self._restart_session(member, now)
 
@@ -316,7 +316,7 @@ class ClassicGroup(ClassicState):
             del self.pending[member_id]
             return ErrorCode.NONE
         if member_id == NO_MEMBER and instance_id is not None:
-            # An administrator removes an instance by its name only.
+            # An administrator removes a static member by its instance id alone.
             member_id = self.members.by_instance.get(instance_id, NO_MEMBER)
         error = self._member_error(member_id, instance_id)
         if error is ErrorCode.NONE:
@@ -326,9 +326,9 @@ class ClassicGroup(ClassicState):
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now: Moment
     ) -> None:
-        """Reject offsets of other clients and of old generations. A commit is also a heartbeat."""
+        """Reject commits of other clients and generations. A valid commit restarts the session."""
         if generation < 0 and self.state is State.EMPTY:
-            return  # An administrator, or a consumer that assigns partitions to itself.
+            return  # An administrator, or a consumer without group membership.
         error = self._member_error(member_id, instance_id)
         if error is ErrorCode.NONE and generation != self.generation:
             error = ErrorCode.ILLEGAL_GENERATION
@@ -338,51 +338,51 @@ class ClassicGroup(ClassicState):
             raise ApiError(error)
         self._restart_session(self.members.by_id[member_id], now)
 
-    def abandoned(self, ticket: int, now: Moment) -> Outcome:
-        """The connection of a waiting request was closed."""
+    def cancelled(self, ticket: int, now: Moment) -> Outcome:
+        """The client of a waiting request has disconnected."""
         outcome = Outcome()
         for member in self.members.all():
             if member.sync_ticket == ticket:
                 member.sync_ticket = None
                 self._restart_session(member, now)
             elif member.join_ticket == ticket:
-                self.members.hold_join(member, None)
+                self.members.set_join_ticket(member, None)
                 self._restart_session(member, now)
-                if member.is_unaware:
+                if member.is_id_unsent:
                     self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
                     self._rebalance(Event.LEAVE, outcome, now)
         return outcome
 
     def forget_pending(self, member_id: str, now: Moment) -> Outcome:
-        """The limit of unused member ids was exceeded: this one is invalid now."""
+        """Delete an unused member id, because too many exist."""
         outcome = Outcome()
         if self.pending.pop(member_id, None) is not None and self.state is State.PREPARING:
             self._rebalance(Event.LEAVE, outcome, now)
         return outcome
 
-    def _remove(self, member_id: str, why: ErrorCode, outcome: Outcome) -> bool:
+    def _remove(self, member_id: str, error: ErrorCode, outcome: Outcome) -> bool:
         member = self.members.remove(member_id)
         if member is None:
             return False
         self._unsynced.pop(member_id, None)
         if member.join_ticket is not None:
-            # A fenced instance gets its old id. Other members rejoin without an id.
-            reported = member_id if why is ErrorCode.FENCED_INSTANCE_ID else NO_MEMBER
-            outcome.replies.append((member.join_ticket, JoinReply(why, reported)))
+            # The reply to a fenced member contains its id. Other members rejoin without an id.
+            reported_id = member_id if error is ErrorCode.FENCED_INSTANCE_ID else NO_MEMBER
+            outcome.replies.append((member.join_ticket, JoinReply(error, reported_id)))
         if member.sync_ticket is not None:
-            outcome.replies.append((member.sync_ticket, SyncReply(why)))
+            outcome.replies.append((member.sync_ticket, SyncReply(error)))
         return True
 
     # Time
 
-    def ticked(self, now: Moment) -> Outcome:
-        """Do everything that is due. Call it again if `alarm_ms` is due afterwards."""
+    def tick(self, now: Moment) -> Outcome:
+        """Handle all timers that are due. Afterwards, `due_ms` can be due again."""
         outcome = Outcome()
         if self._expire(outcome, now):
             self._rebalance(Event.EXPIRE, outcome, now)
         if self._join_deadline_ms <= now.ms:
             self._join_deadline_ms = NEVER
-            if self._is_initial:
+            if self._in_initial_delay:
                 self._end_initial_delay(outcome, now)
             else:
                 self._complete_join(outcome, now)
@@ -391,7 +391,7 @@ class ClassicGroup(ClassicState):
             for member_id in list(self._unsynced):
                 self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
             self._rebalance(Event.EXPIRE, outcome, now)
-        self.alarm_ms = min(
+        self.due_ms = min(
             self._join_deadline_ms,
             self._sync_deadline_ms,
             min(self.pending.values(), default=NEVER),
@@ -400,16 +400,16 @@ class ClassicGroup(ClassicState):
         return outcome
 
     def _expire(self, outcome: Outcome, now: Moment) -> bool:
-        """Remove expired members and ids. Returns whether that affects the generation."""
-        lapsed = [id_ for id_, deadline_ms in self.pending.items() if deadline_ms <= now.ms]
-        for member_id in lapsed:
+        """Remove expired members and ids. Returns whether a rebalance starts or can complete."""
+        expired = [id_ for id_, deadline_ms in self.pending.items() if deadline_ms <= now.ms]
+        for member_id in expired:
             del self.pending[member_id]
-        is_changed = bool(lapsed) and self.state is State.PREPARING
+        is_changed = bool(expired) and self.state is State.PREPARING
         for member in self.members.all():
             if member.deadline_ms > now.ms:
                 continue
-            is_waiting = member.join_ticket is not None or member.sync_ticket is not None
-            if is_waiting and not member.is_new:
+            waits_for_reply = member.join_ticket is not None or member.sync_ticket is not None
+            if waits_for_reply and not member.is_new:
                 member.deadline_ms = NEVER  # The session restarts when the wait ends.
             else:
                 self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, outcome)
@@ -417,7 +417,7 @@ class ClassicGroup(ClassicState):
         return is_changed
 
     def loaded(self, now: Moment) -> Outcome:
-        """The log is loaded: the session of each member restarts."""
+        """The log is loaded. Restart the sessions of all members."""
         outcome = Outcome()
         for member in self.members.all():
             self._restart_session(member, now)
@@ -428,7 +428,7 @@ class ClassicGroup(ClassicState):
     def applied(self, outcome: Outcome, now: Moment) -> Outcome:
         """The records of a decision are applied."""
         if outcome.change is Change.REPLACED:
-            self._start_replaced(outcome, now)
+            self._start_replacement(outcome, now)
         if outcome.change is not Change.CONVERTED:
             return Outcome()
         follow_up = self.loaded(now)
@@ -436,7 +436,7 @@ class ClassicGroup(ClassicState):
             self._prepare(Event.CONVERT, follow_up, now)
         return follow_up
 
-    def _start_replaced(self, outcome: Outcome, now: Moment) -> None:
+    def _start_replacement(self, outcome: Outcome, now: Moment) -> None:
         member = self.members.by_id[outcome.member_id]
         self.members.set_protocols(member, outcome.protocols)
         self._restart_session(member, now)
@@ -444,7 +444,7 @@ class ClassicGroup(ClassicState):
             del self._unsynced[member_id]
 
     def unloaded(self, error: ErrorCode) -> Outcome:
-        """This broker is no longer the coordinator."""
+        """This broker is no longer the coordinator. Returns replies for all waiting requests."""
         outcome = Outcome()
         for member in self.members.all():
             if member.join_ticket is not None:
@@ -454,11 +454,11 @@ class ClassicGroup(ClassicState):
         return outcome
 
     def append_failed(self, failed: Outcome, error: ErrorCode, now: Moment) -> Outcome:
-        """The records of a decision were not appended: the stored state is unchanged.
+        """The records of a decision were not appended, so the stored state is unchanged.
 
-        Clients see the same as with Kafka: an assignment that is not stored leads to a rebalance, a
-        new member id of an instance is rejected, and a group without members is empty anyway. (If
-        the coordinator fails then, the members of the stored generation time out.)
+        As in Kafka, a failed assignment starts another rebalance, and a new member id of an
+        instance is rejected. A group without members becomes empty without a record. If the
+        coordinator then fails over, the stored members return and expire.
         """
         outcome = Outcome()
         if failed.change is Change.ASSIGNED:
@@ -471,18 +471,18 @@ class ClassicGroup(ClassicState):
         else:
             assert failed.change is Change.EMPTIED
             outcome.replies += failed.replies
-            self._enter_empty(now)
+            self._become_empty_without_record(now)
         return outcome
 
     def _restart_session(self, member: Member, now: Moment) -> None:
         if not (member.is_new and member.join_ticket is not None):
             member.deadline_ms = now.ms + member.session_timeout_ms
-            self._wake_at(member.deadline_ms)
+            self._limit_due_ms(member.deadline_ms)
 
     def _set_join_deadline(self, deadline_ms: int) -> None:
         self._join_deadline_ms = deadline_ms
-        self._wake_at(deadline_ms)
+        self._limit_due_ms(deadline_ms)
 
-    def _wake_at(self, deadline_ms: int) -> None:
-        if deadline_ms < self.alarm_ms:
-            self.alarm_ms = deadline_ms
+    def _limit_due_ms(self, deadline_ms: int) -> None:
+        if deadline_ms < self.due_ms:
+            self.due_ms = deadline_ms

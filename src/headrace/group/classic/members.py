@@ -1,9 +1,9 @@
 """The members of one classic group, and the protocols that they share. Pure.
 
-C1  `supported[p]` is the number of members that support protocol p. The counts of waiting joins and
-    of metadata bytes are those of the members.
-C2  An instance name belongs to at most one member.
-C3  The leader, if any, is a member.
+C1  `supported[p]` is the number of members that support protocol p. `waiting_joins` and
+    `metadata_bytes` are sums over the members.
+C2  An instance id belongs to at most one member.
+C3  The leader, if one is elected, is a member.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,8 +20,8 @@ class Member:
         "client_id",
         "deadline_ms",
         "instance_id",
+        "is_id_unsent",
         "is_new",
-        "is_unaware",
         "join_ticket",
         "member_id",
         "metadata_bytes",
@@ -53,10 +53,11 @@ class Member:
         self.join_ticket: int | None = None
         self.sync_ticket: int | None = None
         self.deadline_ms = NEVER
+        """When the member is removed, unless its session restarts."""
         self.is_new = False
-        """It waits for its first generation, and cannot have sent a heartbeat."""
-        self.is_unaware = False
-        """It does not know its own id yet, so it cannot rejoin with it."""
+        """Whether its first join is not complete, so that it cannot send heartbeats."""
+        self.is_id_unsent = False
+        """Whether the client has not received this member id, so that it cannot rejoin with it."""
 
     def metadata(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
@@ -64,7 +65,7 @@ class Member:
                 return metadata
         return b""
 
-    def stored(self, protocol: str | None, assignment: bytes) -> MemberValue:
+    def to_value(self, protocol: str | None, assignment: bytes) -> MemberValue:
         return MemberValue(
             self.member_id,
             self.instance_id,
@@ -82,7 +83,7 @@ def metadata_bytes(protocols: Protocols) -> int:
 
 
 def member_from(value: MemberValue, protocol: str | None) -> Member:
-    """A stored member. A record contains only the chosen protocol."""
+    """Create a member from a record, which contains only the chosen protocol."""
     member = Member(
         value.member_id,
         value.instance_id,
@@ -113,7 +114,7 @@ class Membership:
         return len(self.by_id)
 
     def all(self) -> list[Member]:
-        """In the order in which they joined."""
+        """The members in the order in which they joined."""
         return list(self.by_id.values())
 
     def add(self, member: Member) -> None:
@@ -124,7 +125,7 @@ class Membership:
             self.leader = member.member_id
         if member.join_ticket is not None:
             self.waiting_joins += 1
-        self._count(member, 1)
+        self._add_to_counts(member, 1)
 
     def remove(self, member_id: str) -> Member | None:
         member = self.by_id.pop(member_id, None)
@@ -134,53 +135,56 @@ class Membership:
             self.by_instance.pop(member.instance_id, None)
         if member.join_ticket is not None:
             self.waiting_joins -= 1
-        self._count(member, -1)
+        self._add_to_counts(member, -1)
         if self.leader == member_id:
             self.leader = next(iter(self.by_id), None)
         return member
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        self._count(member, -1)
+        self._add_to_counts(member, -1)
         member.protocols = protocols
         member.metadata_bytes = metadata_bytes(protocols)
-        self._count(member, 1)
+        self._add_to_counts(member, 1)
 
-    def hold_join(self, member: Member, ticket: int | None) -> int | None:
-        """Set the ticket of a waiting join, or None. Returns the previous ticket."""
-        before = member.join_ticket
-        self.waiting_joins += (ticket is not None) - (before is not None)
+    def set_join_ticket(self, member: Member, ticket: int | None) -> int | None:
+        """Set the ticket of the waiting join, or None. Returns the previous ticket."""
+        previous = member.join_ticket
+        self.waiting_joins += (ticket is not None) - (previous is not None)
         member.join_ticket = ticket
-        return before
+        return previous
 
-    def _count(self, member: Member, step: int) -> None:
-        self.metadata_bytes += step * member.metadata_bytes
+    def _add_to_counts(self, member: Member, sign: int) -> None:
+        self.metadata_bytes += sign * member.metadata_bytes
         for name, _ in member.protocols:
-            count = self.supported.get(name, 0) + step
+            count = self.supported.get(name, 0) + sign
             if count:
                 self.supported[name] = count
             else:
                 self.supported.pop(name, None)
 
     def supports(self, protocols: Protocols) -> bool:
-        """Whether all members support one of these."""
+        """Whether all members support one of these protocols."""
         return any(self.supported.get(name, 0) == len(self.by_id) for name, _ in protocols)
 
-    def chosen_protocol(self, instead: Mapping[str, Protocols] | None = None) -> str | None:
-        """The protocol that all members support and most prefer; `instead` replaces some lists."""
-        lists = [(instead or {}).get(id_, member.protocols) for id_, member in self.by_id.items()]
+    def chosen_protocol(self, replaced: Mapping[str, Protocols] | None = None) -> str | None:
+        """The protocol that all members support and most prefer.
+
+        `replaced` has the new protocols of members that change theirs, by member id.
+        """
+        lists = [(replaced or {}).get(id_, member.protocols) for id_, member in self.by_id.items()]
         counts: dict[str, int] = {}
         for protocols in lists:
             for name, _ in protocols:
                 counts[name] = counts.get(name, 0) + 1
         votes: dict[str, int] = {}
         for protocols in lists:
-            favourite = next((name for name, _ in protocols if counts[name] == len(lists)), None)
-            if favourite is not None:
-                votes[favourite] = votes.get(favourite, 0) + 1
+            preferred = next((name for name, _ in protocols if counts[name] == len(lists)), None)
+            if preferred is not None:
+                votes[preferred] = votes.get(preferred, 0) + 1
         return max(votes, key=lambda name: votes[name], default=None)
 
     def elect_joined_leader(self) -> bool:
-        """Elect a leader that has joined this rebalance. Returns False if no member has."""
+        """Keep or elect a leader that has joined this rebalance. Returns False if none has."""
         leader = self.by_id.get(self.leader or "")
         if leader is not None and leader.join_ticket is not None:
             return True
@@ -193,8 +197,8 @@ class Membership:
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
 
-    def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """The members that the leader assigns partitions to."""
+    def leader_view(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+        """The member list for the leader, which assigns partitions to them."""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self.by_id.values()

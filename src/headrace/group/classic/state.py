@@ -1,9 +1,9 @@
 """The state of one classic group: generation, members, checks. Pure.
 
 The stored state is the last applied generation with its members and assignments. `apply` is the
-only method that changes it, live and during replay. A group in state Stable is what its record
-says. During a rebalance the group also has state that is not stored: the members of the next
-generation, its number and its protocol. classic/machine.py contains the decisions.
+only method that changes it, live and during replay. In state Stable, the group equals its record.
+During a rebalance, the group also has state that is not stored: the members of the next generation,
+its number and its protocol. classic/machine.py contains the decisions.
 """
 
 from headrace.coordinator.shard import NEVER
@@ -40,21 +40,23 @@ class ClassicState:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.members = Membership()
-        self.topics: frozenset[str] | None = None
-        """The members' subscriptions, if they are known."""
+        self.subscribed_topics: frozenset[str] | None = None
+        """All topics that members subscribe to. None if the metadata of a member is unknown."""
         self.is_durable = False
-        """Whether the log has a record of this group. If so, a deletion needs a tombstone."""
-        self.alarm_ms = NEVER
-        """When `ticked` must be called."""
+        """Whether the log has a record of this group, so that its deletion needs a tombstone."""
+        self.due_ms = NEVER
+        """The latest time for the next call of `tick`."""
         self.pending: dict[str, int] = {}
-        """Member ids that were assigned (KIP-394) and not used yet, and when they expire."""
+        """Member ids that were assigned and not used yet (KIP-394), with their expiry times."""
 
     # Stored state
 
     def apply(self, value: GroupValue) -> None:
         """Apply a generation with its members and assignments."""
-        known = self.members.by_id
-        members = [self._applied(stored, known, value.protocol) for stored in value.members]
+        members_before = self.members.by_id
+        members = [
+            self._updated_member(stored, members_before, value.protocol) for stored in value.members
+        ]
         self.members = Membership(members, value.leader)
         self.is_durable = True
         self.generation = value.generation
@@ -62,12 +64,12 @@ class ClassicState:
         self.protocol = value.protocol
         event = Event.APPLY_MEMBERS if members else Event.APPLY_EMPTY
         self._transition(event, value.state_timestamp_ms)
-        self._note_topics()
+        self._update_subscribed_topics()
 
-    def _applied(
-        self, stored: MemberValue, known: dict[str, Member], protocol: str | None
+    def _updated_member(
+        self, stored: MemberValue, members_before: dict[str, Member], protocol: str | None
     ) -> Member:
-        member = known.get(stored.member_id)
+        member = members_before.get(stored.member_id)
         if member is None:
             return member_from(stored, protocol)
         member.assignment = stored.assignment
@@ -78,8 +80,8 @@ class ClassicState:
         self.state = next_state(self.state, event)
         self.state_timestamp_ms = wall_ms
 
-    def _record(self, members: Membership, assignments: dict[str, bytes]) -> GroupRecord:
-        """The present generation, with these members and assignments."""
+    def _generation_record(self, members: Membership, assignments: dict[str, bytes]) -> GroupRecord:
+        """The record of the current generation, with these members and assignments."""
         value = GroupValue(
             self.protocol_type or "",
             self.generation,
@@ -87,14 +89,14 @@ class ClassicState:
             members.leader,
             self.state_timestamp_ms,
             tuple(
-                member.stored(self.protocol, assignments[member.member_id])
+                member.to_value(self.protocol, assignments[member.member_id])
                 for member in members.all()
             ),
         )
         return GroupRecord(GroupKey(self.group_id), value)
 
     def _empty_record(self, wall_ms: int) -> GroupRecord:
-        """The next generation, without members."""
+        """The record of the next generation, which has no members."""
         protocol_type = self.protocol_type or ""
         value = GroupValue(protocol_type, self._next_generation(), None, None, wall_ms, ())
         return GroupRecord(GroupKey(self.group_id), value)
@@ -115,17 +117,17 @@ class ClassicState:
         timeout_ms = request.session_timeout_ms
         if not limits.session_timeout_ms_min <= timeout_ms <= limits.session_timeout_ms_max:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if not self._agrees_with(request):
+        if not self._is_compatible(request):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.member_id == NO_MEMBER:
             return ErrorCode.NONE
         if request.member_id in self.pending:
-            # Only members without an instance name get an id first.
+            # Only a member without an instance id gets its member id before it joins.
             is_static = request.instance_id is not None
             return ErrorCode.UNKNOWN_MEMBER_ID if is_static else ErrorCode.NONE
         return self._member_error(request.member_id, request.instance_id)
 
-    def _agrees_with(self, request: JoinRequest) -> bool:
+    def _is_compatible(self, request: JoinRequest) -> bool:
         if not self.members:
             return bool(request.protocol_type and request.protocols)
         same_type = request.protocol_type == self.protocol_type
@@ -165,8 +167,8 @@ class ClassicState:
         if members.metadata_bytes - replaced + requested > self.limits.metadata_bytes_max:
             return False
         if self.state is State.PREPARING:
-            # Count only rejoined members: if the limit is lower than the size of the group, the
-            # last ones to rejoin are rejected.
+            # Count only rejoined members: if the group is larger than the limit, the last members
+            # to rejoin are rejected.
             is_counted = member is not None and member.join_ticket is not None
             return is_counted or members.waiting_joins < self.limits.size_max
         return member is not None or len(members) < self.limits.size_max
@@ -175,7 +177,7 @@ class ClassicState:
 
     @property
     def is_vacant(self) -> bool:
-        """It has no members, no pending ids and no record."""
+        """Whether the group has no members, no pending ids and no record."""
         return self.state is State.EMPTY and not self.pending and not self.is_durable
 
     @property
@@ -183,17 +185,17 @@ class ClassicState:
         return self.state is State.EMPTY
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
-        """Every client can fetch the offsets of a classic group."""
+        """Does nothing: every client can fetch the offsets of a classic group."""
 
-    def expires_since(self, commit_timestamp_ms: int) -> int | None:
-        """The start of an offset's retention time; None if the offset is in use."""
+    def retention_start_ms(self, commit_timestamp_ms: int) -> int | None:
+        """When the retention time of an offset starts; None while the offset is in use."""
         if self.protocol_type is None:
             return commit_timestamp_ms
         if self.state is State.EMPTY:
             has_time = self.state_timestamp_ms != NO_TIMESTAMP
             return self.state_timestamp_ms if has_time else commit_timestamp_ms
-        # Offsets of other topics expire. If the subscriptions are unknown, all are in use.
-        is_known = self.state is State.STABLE and self.topics is not None
+        # Offsets of subscribed topics do not expire. If these are unknown, no offset expires.
+        is_known = self.state is State.STABLE and self.subscribed_topics is not None
         return commit_timestamp_ms if is_known else None
 
     def tombstones(self) -> list[GroupRecord]:
@@ -204,17 +206,21 @@ class ClassicState:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """If the subscriptions are unknown, any topic is considered subscribed."""
-        return self.uses_consumer_protocol if self.topics is None else topic in self.topics
+        """If the subscribed topics are unknown, every topic counts as subscribed."""
+        return (
+            self.uses_consumer_protocol
+            if self.subscribed_topics is None
+            else topic in self.subscribed_topics
+        )
 
-    def _note_topics(self) -> None:
-        self.topics = None
+    def _update_subscribed_topics(self) -> None:
+        self.subscribed_topics = None
         if self.uses_consumer_protocol:
             all_metadata = (member.metadata(self.protocol) for member in self.members.all())
-            self.topics = subscribed_topics(all_metadata)
+            self.subscribed_topics = subscribed_topics(all_metadata)
 
-    def _joined(self, member: Member, members: Membership | None = None) -> JoinReply:
-        """The reply to a member of the present generation."""
+    def _join_reply(self, member: Member, members: Membership | None = None) -> JoinReply:
+        """The reply to a member of the current generation."""
         members = self.members if members is None else members
         is_leader = member.member_id == members.leader
         return JoinReply(
@@ -224,10 +230,10 @@ class ClassicState:
             self.protocol_type,
             self.protocol,
             members.leader or "",
-            members=members.joined(self.protocol) if is_leader else (),
+            members=members.leader_view(self.protocol) if is_leader else (),
         )
 
-    def _assigned(self, assignment: bytes) -> SyncReply:
+    def _sync_reply(self, assignment: bytes) -> SyncReply:
         return SyncReply(ErrorCode.NONE, self.protocol_type, self.protocol, assignment)
 
 

@@ -1,7 +1,7 @@
 """The states of a classic group, and all transitions between them. Pure data.
 
-A group changes its state through `next_state` only. docs/ARCHITECTURE.md contains this table as a
-diagram.
+Only `next_state` determines the next state of a group. docs/ARCHITECTURE.md contains this table as
+a diagram.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ class State(StrEnum):
 
 class Event(StrEnum):
     JOIN = "a member joins"
-    """A new member, a member with other metadata, the leader again, or a new member id of an
+    """A new member, a member with changed metadata, a rejoining leader, or a new member id of an
     instance."""
     LEAVE = "a member leaves"
     """By LeaveGroup, or because a limit was exceeded."""
@@ -28,7 +28,7 @@ class Event(StrEnum):
     APPEND_FAILED = "the assignment cannot be stored"
     ALL_JOINED = "all members have joined, or the join deadline expires"
     ALL_LEFT = "no members are left"
-    """The last member left; the group has no stored state, or the append of it failed."""
+    """Without a record: the group is not stored, or the append of the record failed."""
     APPLY_MEMBERS = "a generation with members is applied"
     APPLY_EMPTY = "an empty generation is applied"
 

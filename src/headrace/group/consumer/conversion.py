@@ -2,7 +2,7 @@
 
 1. Every member keeps its id, its partitions and its timeouts.
 2. The epoch or generation stays the same: numbers never repeat within a group.
-3. A group whose members are not consumers is not converted.
+3. A classic group with members is converted only if its protocol type is "consumer".
 """
 
 from headrace.group.assignment import Assignment, assignment_of
@@ -34,25 +34,25 @@ from headrace.wire.consumer_protocol import (
 
 
 def consumer_records(group: ClassicState, topics: Topics) -> list[GroupRecord] | None:
-    """A classic group as a consumer group; None if its metadata cannot be parsed."""
+    """The records that make a classic group a consumer group. None if this is not possible."""
     if group.members and not group.uses_consumer_protocol:
         return None
     group_id, epoch = group.group_id, group.generation
     records = [GroupRecord(GroupKey(group_id), None)] if group.is_durable else []
     records.append(GroupRecord(EpochKey(group_id), EpochValue(epoch)))
     records.append(GroupRecord(TargetEpochKey(group_id), TargetEpochValue(epoch)))
-    taken: set[tuple[str, int]] = set()
+    assigned_before: set[tuple[str, int]] = set()
     for member in group.members.all():
-        if member.is_unaware:
-            continue  # The member does not know its id, so it cannot rejoin with it.
+        if member.is_id_unsent:
+            continue  # The client does not know this member id, so it cannot rejoin with it.
         subscription = subscription_of(member.protocols, group.protocol)
-        given = read_assignment(member.assignment)
-        if subscription is None or given is None:
+        partitions = read_assignment(member.assignment)
+        if subscription is None or partitions is None:
             return None
-        # During a rebalance no member has an assignment, but cooperative members still own their
-        # partitions.
-        given = given or subscription.owned
-        held = _held(given, taken, topics)
+        # During a rebalance, members have no assignment. But cooperative members still own the
+        # partitions of their subscription.
+        partitions = partitions or subscription.owned
+        held = _assignment(partitions, assigned_before, topics)
         support = ClassicSupport(member.session_timeout_ms, member.protocols)
         value = ConsumerMemberValue(
             member.instance_id,
@@ -76,29 +76,31 @@ def consumer_records(group: ClassicState, topics: Topics) -> list[GroupRecord] |
 def subscription_of(
     protocols: tuple[tuple[str, bytes], ...], chosen: str | None = None
 ) -> Subscription | None:
-    """A classic member's subscription. All of its protocols should contain the same."""
+    """A classic member's subscription, from its first protocol, or from the chosen one."""
     for name, metadata in protocols:
         if chosen is None or name == chosen:
             return read_subscription(metadata)
     return None
 
 
-def _held(
-    given: tuple[tuple[str, tuple[int, ...]], ...], taken: set[tuple[str, int]], topics: Topics
+def _assignment(
+    partitions: tuple[tuple[str, tuple[int, ...]], ...],
+    assigned_before: set[tuple[str, int]],
+    topics: Topics,
 ) -> Assignment:
-    """Without unknown topics, and without partitions of other members (an error of a client)."""
+    """Convert an assignment. Omits unknown topics, and partitions of earlier members."""
     pairs = []
-    for name, indexes in given:
+    for name, indexes in partitions:
         topic_id = topics.id_of(name)
-        mine = [index for index in indexes if (name, index) not in taken]
-        taken.update((name, index) for index in mine)
+        free_indexes = [index for index in indexes if (name, index) not in assigned_before]
+        assigned_before.update((name, index) for index in free_indexes)
         if topic_id is not None:
-            pairs.append((topic_id, mine))
+            pairs.append((topic_id, free_indexes))
     return assignment_of(pairs)
 
 
 def classic_records(state: ConsumerState, wall_ms: int) -> list[GroupRecord] | None:
-    """A consumer group without members of the consumer protocol, as a classic group."""
+    """The records that make a consumer group classic. All members must use the classic protocol."""
     members = Membership(_classic_member(state, id_) for id_ in state.members)
     protocol = members.chosen_protocol()
     if members and protocol is None:
@@ -109,7 +111,7 @@ def classic_records(state: ConsumerState, wall_ms: int) -> list[GroupRecord] | N
         protocol,
         members.leader,
         wall_ms,
-        tuple(member.stored(protocol, member.assignment) for member in members.all()),
+        tuple(member.to_value(protocol, member.assignment) for member in members.all()),
     )
     return [GroupRecord(GroupKey(state.group_id), value)]
 

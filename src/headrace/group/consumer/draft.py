@@ -1,7 +1,7 @@
 """A draft: a copy of a consumer group, and the records that change it. Pure.
 
-Each step is applied to the copy, so that later steps see earlier ones. The group itself does not
-change until the records are appended.
+Each record is applied to the copy, so that the next record can depend on it. The group itself does
+not change until the records are appended.
 """
 
 from uuid import UUID
@@ -39,13 +39,14 @@ class Draft(ConsumerState):
         self.records: list[GroupRecord] = []
 
     def put(self, key: ConsumerKey, value: ConsumerValue) -> None:
+        """Add a record and apply it to the draft."""
         self.apply(key, value)
         self.records.append(GroupRecord(key, value))
 
     # Members
 
     def set_member(self, member_id: str, value: ConsumerMemberValue) -> bool:
-        """Returns whether the member's subscription has changed."""
+        """Create or update a member. Returns whether its subscription has changed."""
         before = self.members.get(member_id)
         if before == value:
             return False
@@ -60,13 +61,13 @@ class Draft(ConsumerState):
         self.put(CurrentKey(self.group_id, member_id), value)
 
     def remove(self, member_id: str) -> None:
-        """Kafka requires this order of records."""
+        """Remove a member. Kafka requires this order of tombstones."""
         self.put(CurrentKey(self.group_id, member_id), None)
         self.put(TargetKey(self.group_id, member_id), None)
         self.put(ConsumerMemberKey(self.group_id, member_id), None)
 
     def replace(self, old_id: str, new_id: str) -> None:
-        """An instance has a new member id and gets the target of the old one."""
+        """Give an instance a new member id, with the target and the partitions of the old one."""
         member, target = self.members[old_id], self.target_of(old_id)
         assigned = self.current_of(old_id).assigned
         self.remove(old_id)
@@ -77,22 +78,25 @@ class Draft(ConsumerState):
     # Topics
 
     def drop_unused_regexes(self) -> set[str]:
-        """Delete regular expressions that no member uses; returns those that members use."""
+        """Delete regular expressions that no member uses. Returns the other ones."""
         used = {member.regex for member in self.members.values() if member.regex}
         for regex in sorted(self.regexes.keys() - used):
             self.put(RegexKey(self.group_id, regex), None)
         return used
 
-    def resolve(self, now: Moment, is_due: bool, later: str, can_describe: CanDescribe) -> bool:
-        """Match new regular expressions with the topics, or all expressions if it `is_due`.
+    def resolve_regexes(
+        self, now: Moment, is_due: bool, deferred: str, can_describe: CanDescribe
+    ) -> bool:
+        """Match new regular expressions with the topics; if `is_due`, match all of them.
 
-        A valid new expression can be left for `later`. Returns whether others are new.
+        If `deferred` is a new expression, it is checked but not matched. Returns whether other
+        expressions are new. A member sees only topics that it `can_describe`.
         """
         used = self.drop_unused_regexes()
         new = used - self.regexes.keys()
-        if later in new:
-            matching(later, ())
-            new.remove(later)
+        if deferred in new:
+            matching(deferred, ())
+            new.remove(deferred)
         wanted = sorted((used & self.regexes.keys()) | new if is_due else new)
         names = self.topics.names() if wanted else ()
         for regex in wanted:
@@ -103,16 +107,16 @@ class Draft(ConsumerState):
                 self.put(RegexKey(self.group_id, regex), value)
         return bool(new)
 
-    def bump(self, is_needed: bool) -> None:
-        """Start the next epoch if it is needed or the topics have changed."""
-        metadata_hash = self.topics.hash_of(self.subscribed)
+    def bump_epoch(self, is_needed: bool) -> None:
+        """Start the next group epoch if `is_needed`, or if subscribed topics have changed."""
+        metadata_hash = self.topics.hash_of(self.subscribed_topics)
         if is_needed or metadata_hash != self.metadata_hash:
             self.put(EpochKey(self.group_id), EpochValue(self.epoch + 1, metadata_hash))
 
     # Assignments
 
-    def assign(self) -> None:
-        """Compute the target assignment of the group's epoch, unless it exists."""
+    def update_targets(self) -> None:
+        """Compute the target assignment of the current group epoch, unless it exists."""
         if self.epoch <= self.target_epoch:
             return
         known: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
@@ -132,7 +136,7 @@ class Draft(ConsumerState):
 
     def _partition_counts(self) -> dict[UUID, int]:
         counts: dict[UUID, int] = {}
-        for name in self.subscribed:
+        for name in self.subscribed_topics:
             topic = self.topics.get(name)
             if topic is not None:
                 counts[topic.topic_id] = len(topic.partitions)
@@ -141,6 +145,6 @@ class Draft(ConsumerState):
     def reconcile(self, member_id: str, owned: Assignment | None) -> None:
         current = self.current_of(member_id)
         target = self.target_of(member_id)
-        stepped = reconciled(member_id, current, self.target_epoch, target, owned, self.owners)
-        if stepped != current or member_id not in self.current:
-            self.set_current(member_id, stepped)
+        after = reconciled(member_id, current, self.target_epoch, target, owned, self.owners)
+        if after != current or member_id not in self.current:
+            self.set_current(member_id, after)

@@ -1,11 +1,12 @@
-"""A consumer group with members that use the classic protocol, during a migration. Pure.
+"""A consumer group, including members that use the classic protocol during a migration. Pure.
 
-They join, sync and send heartbeats as in a classic group, but do not wait for each other: replies
-are immediate, and a heartbeat's reply requests a rejoin. No member is the leader.
+Classic members join, sync and send heartbeats as in a classic group. They do not wait for each
+other: replies are immediate. A heartbeat response with REBALANCE_IN_PROGRESS makes a member rejoin.
+No member is the leader.
 
-X1  a classic member's generation is its member epoch
-X2  a member that must rejoin, or sync after a join, does so within its rebalance timeout, or is
-    removed
+1. The generation of a classic member is its member epoch.
+2. A classic member that must rejoin, or sync after a join, is removed unless it does so within its
+   rebalance timeout.
 """
 
 from typing import ClassVar
@@ -42,7 +43,7 @@ class ConsumerGroup(ConsumerCore):
     protocol_type = CONSUMER_PROTOCOL_TYPE
     uses_consumer_protocol = True
     pending: ClassVar[dict[str, int]] = {}
-    """Assigned member ids are not kept: a client can join with any id."""
+    """Empty: assigned member ids are not stored, because a client can join with any id."""
 
     # Joining
 
@@ -81,7 +82,7 @@ class ConsumerGroup(ConsumerCore):
             ClassicSupport(request.session_timeout_ms, request.protocols),
         )
         self._check_room(member_id, value, draft)
-        owned = self._owned(subscription)
+        owned = self._owned_partitions(subscription)
         self._advance(draft, member_id, value, owned, now, request.can_describe)
         reply = JoinReply(
             ErrorCode.NONE,
@@ -95,19 +96,19 @@ class ConsumerGroup(ConsumerCore):
     def _subscription_of(self, request: JoinRequest) -> Subscription:
         subscription = subscription_of(request.protocols)
         is_consumer = request.protocol_type == CONSUMER_PROTOCOL_TYPE
-        if not is_consumer or subscription is None or not self._supports(request):
+        if not is_consumer or subscription is None or not self._shares_protocol(request):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return subscription
 
-    def _supports(self, request: JoinRequest) -> bool:
-        """Whether the classic members and a joining one share a protocol."""
+    def _shares_protocol(self, request: JoinRequest) -> bool:
+        """Whether the joining member and all classic members share a protocol."""
         shared = {name for name, _ in request.protocols}
         for member_id, member in self.members.items():
             if member.classic is not None and member_id != request.member_id:
                 shared &= {name for name, _ in member.classic.protocols}
         return bool(shared)
 
-    def _owned(self, subscription: Subscription) -> Assignment:
+    def _owned_partitions(self, subscription: Subscription) -> Assignment:
         pairs = [(self.topics.id_of(name), indexes) for name, indexes in subscription.owned]
         return assignment_of((id_, indexes) for id_, indexes in pairs if id_ is not None)
 
@@ -119,7 +120,7 @@ class ConsumerGroup(ConsumerCore):
             error = self._sync_error(request)
         if error is not ErrorCode.NONE:
             return Outcome(replies=[(ticket, SyncReply(error))])
-        self._progress.pop(request.member_id, None)
+        self._rebalance_deadlines.pop(request.member_id, None)
         self._restart_session(request.member_id, now)
         assignment = classic_assignment(self, request.member_id)
         reply = SyncReply(
@@ -153,15 +154,15 @@ class ConsumerGroup(ConsumerCore):
             return error
         self._restart_session(member_id, now)
         current = self.current_of(member_id)
-        is_over = current.member_epoch < self.epoch or current.state == UNREVOKED
+        is_outdated = current.member_epoch < self.epoch or current.state == UNREVOKED
         target = self.target_of(member_id)
-        has_more = current.state == UNRELEASED and not is_waiting(
+        can_get_more = current.state == UNRELEASED and not is_waiting(
             member_id, current, target, self.owners
         )
-        if not is_over and not has_more:
+        if not is_outdated and not can_get_more:
             return ErrorCode.NONE
-        if member_id not in self._progress:
-            self._expect_progress(member_id, now)
+        if member_id not in self._rebalance_deadlines:
+            self._set_rebalance_deadline(member_id, now)
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave(self, leavers: list[Leaver], now: Moment) -> tuple[Outcome, list[ErrorCode]]:
@@ -170,7 +171,7 @@ class ConsumerGroup(ConsumerCore):
         for member_id, instance_id in leavers:
             holder = member_id
             if member_id == NO_MEMBER and instance_id is not None:
-                # An administrator removes an instance by its name only.
+                # An administrator removes a static member by its instance id alone.
                 holder = self.by_instance.get(instance_id, NO_MEMBER)
             error = self._leave_error(holder, instance_id)
             errors.append(error)
@@ -179,7 +180,7 @@ class ConsumerGroup(ConsumerCore):
         return self._removed(list(leaving), now) if leaving else Outcome(), errors
 
     def _leave_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """An administrator can also remove members that use the consumer protocol."""
+        """Whether LeaveGroup can remove a member. It can also use the consumer protocol."""
         try:
             self._check_instance(member_id, instance_id)
         except ApiError as error:
@@ -198,9 +199,9 @@ class ConsumerGroup(ConsumerCore):
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.NONE
 
-    # Not needed in a consumer group
+    # Called by the shard: no request waits, and nothing has to be undone
 
-    def abandoned(self, ticket: int, now: Moment) -> Outcome:
+    def cancelled(self, ticket: int, now: Moment) -> Outcome:
         return Outcome()
 
     def forget_pending(self, member_id: str, now: Moment) -> Outcome:
@@ -210,6 +211,6 @@ class ConsumerGroup(ConsumerCore):
         return Outcome()
 
     def append_failed(self, failed: Outcome, error: ErrorCode, now: Moment) -> Outcome:
-        """Nothing has changed. Waiting requests get the error."""
+        """No state has changed. The requests of this decision get the error."""
         replies = [(ticket, failed_reply(reply, error)) for ticket, reply in failed.replies]
         return Outcome(replies=replies)

@@ -1,24 +1,25 @@
 """Decisions of one group under the consumer protocol (KIP-848). Pure.
 
-Decisions change nothing: an Outcome's records are appended and applied, and then `applied` restarts
-the member's session. Only deadlines are not stored; they restart when the group is loaded.
-consumer/group.py handles members that use the classic protocol.
+Decisions do not change stored state: the records of an Outcome are appended and applied, and then
+`applied` restarts the member's session. Deadlines are not stored; they restart when the group is
+loaded. consumer/group.py handles members that use the classic protocol.
 
-M1  a member gets only partitions that no other member owns (`owners`, reconciliation.py)
-M2  an epoch that is neither a member's own nor, after a lost response, its last one is fenced
-M3  a member is removed, and the group's epoch grows, if it sends no heartbeat for its session or
-    does not revoke partitions within its rebalance timeout
-M4  `alarm_ms` is not later than the earliest deadline
+1. A member gets only partitions that no other member owns (reconciliation.py).
+2. A heartbeat must contain the member's epoch, or after a lost response its previous epoch.
+   Otherwise the member is fenced.
+3. A member is removed, and the group epoch increases, if the member sends no heartbeat within its
+   session timeout, or does not revoke partitions within its rebalance timeout.
+4. `due_ms` is not later than the earliest deadline.
 """
 
 from collections.abc import Iterable
 
 from headrace.coordinator.shard import NEVER, Moment
-from headrace.group.assignment import Assignment, is_within
+from headrace.group.assignment import Assignment, is_subset
 from headrace.group.consumer.conversion import classic_records
 from headrace.group.consumer.draft import Draft
 from headrace.group.consumer.records import UNREVOKED, ConsumerMemberValue, CurrentValue
-from headrace.group.consumer.state import ConsumerState, bytes_of
+from headrace.group.consumer.state import ConsumerState, size_of
 from headrace.group.messages import (
     CanDescribe,
     Change,
@@ -30,32 +31,32 @@ from headrace.group.messages import (
 from headrace.group.topics import Topics
 from headrace.model.errors import ApiError, ErrorCode
 
-LEAVING_FOR_A_WHILE = -2
-"""Of a static member that leaves temporarily (KIP-848, "static membership")."""
+STATIC_LEAVE_EPOCH = -2
+"""The epoch that a static member sends if it leaves but can return (KIP-848)."""
 
 RESOLVE_MS_MAX = 10_000
 LARGE_GROUP_SIZE = 1_000
-"""In a larger group a new member does not cause a new assignment immediately: each one takes
-milliseconds, and members that join at the same time share one."""
+"""In a larger group, the next target assignment is delayed by 0.1 ms per member. So members that
+join at the same time share one assignment, which takes milliseconds to compute."""
 
 
 class ConsumerCore(ConsumerState):
     def __init__(self, group_id: str, limits: ConsumerLimits, topics: Topics) -> None:
         super().__init__(group_id, limits, topics)
-        self.alarm_ms = NEVER
+        self.due_ms = NEVER
         self._sessions: dict[str, int] = {}
-        self._progress: dict[str, tuple[int, CurrentValue]] = {}
-        """The deadline by which a member must leave this state."""
-        self._topics_seen = -1
-        self._topics_resolved = -1
-        self._refresh_ms = 0
-        self._resolve_ms = 0
-        self._target_seen = 0
-        self._assign_ms = 0
+        self._rebalance_deadlines: dict[str, tuple[int, CurrentValue]] = {}
+        """By member id: the time by which the member must have left this current assignment."""
+        self._checked_version = -1
+        self._resolved_version = -1
+        self._refresh_due_ms = 0
+        self._resolve_due_ms = 0
+        self._timed_target_epoch = 0
+        self._assign_due_ms = 0
 
     # Heartbeats
 
-    def beat(
+    def consumer_heartbeat(
         self, request: ConsumerHeartbeat, now: Moment
     ) -> tuple[Outcome, ConsumerHeartbeatReply]:
         member_id = request.member_id
@@ -64,11 +65,11 @@ class ConsumerCore(ConsumerState):
         if self._is_unchanged(request, now):
             reply = self._reply(member_id, self.current_of(member_id), request.is_full)
             return Outcome(change=Change.HEARTBEAT, member_id=member_id), reply
-        self._check_not_full(request)
+        self._check_size(request)
         draft = Draft(self)
-        self._admit(request, draft)
+        self._check_identity(request, draft)
         before = draft.current_of(member_id)
-        value = self._updated(draft.members.get(member_id), request)
+        value = self._updated_member(draft.members.get(member_id), request)
         self._check_room(member_id, value, draft)
         self._advance(draft, member_id, value, request.owned, now, request.can_describe)
         after = draft.current_of(member_id)
@@ -87,7 +88,7 @@ class ConsumerCore(ConsumerState):
         )
 
     def _is_unchanged(self, request: ConsumerHeartbeat, now: Moment) -> bool:
-        """Whether a heartbeat contains and changes nothing new: most do, and must be cheap."""
+        """Whether a heartbeat changes nothing. Most change nothing, and must be cheap."""
         member_id = request.member_id
         known = self.members.get(member_id)
         return (
@@ -95,7 +96,7 @@ class ConsumerCore(ConsumerState):
             and self.epoch == self.target_epoch == request.member_epoch
             and self.is_reconciled(member_id)
             and request.instance_id in (None, known.instance_id)
-            and self._updated(known, request) == known
+            and self._updated_member(known, request) == known
             and not self.is_unresolved(known)
             and not self._is_refresh_due(now)
         )
@@ -109,42 +110,43 @@ class ConsumerCore(ConsumerState):
         now: Moment,
         can_describe: CanDescribe,
     ) -> None:
-        """Draft a member's new subscription, the group's epoch and target, and the next step.
+        """Draft a new subscription, and the group epoch, targets and next step that follow from it.
 
-        A member with topic names and a new regular expression gets its named topics first, and the
-        matching ones with its next heartbeat, as with Kafka. librdkafka's tests require this.
+        If a member has topic names and a new regular expression, it gets the named topics first,
+        and the matching topics with its next heartbeat, as in Kafka. librdkafka's tests require
+        this.
         """
         is_changed = draft.set_member(member_id, value)
         if is_changed or self._is_refresh_due(now) or draft.is_unresolved(value):
             has_names = any(self.topics.get(name) for name in value.topics)
-            later = value.regex if is_changed and has_names else ""
+            deferred = value.regex if is_changed and has_names else ""
             is_due = self._is_resolving_due(now)
-            has_found = draft.resolve(now, is_due, later, can_describe)
-            draft.bump(is_changed or has_found)
-        if len(draft.members) <= LARGE_GROUP_SIZE or now.ms >= self._assign_ms:
-            draft.assign()
+            has_new_regexes = draft.resolve_regexes(now, is_due, deferred, can_describe)
+            draft.bump_epoch(is_changed or has_new_regexes)
+        if len(draft.members) <= LARGE_GROUP_SIZE or now.ms >= self._assign_due_ms:
+            draft.update_targets()
         draft.reconcile(member_id, owned)
 
     def _is_refresh_due(self, now: Moment) -> bool:
         return (
-            self._topics_seen != self.topics.version
-            or now.ms >= self._refresh_ms
+            self._checked_version != self.topics.version
+            or now.ms >= self._refresh_due_ms
             or (bool(self.regexes) and self._is_resolving_due(now))
         )
 
     def _is_resolving_due(self, now: Moment) -> bool:
-        """Limits how often all topics are matched."""
-        is_stale = self._topics_resolved != self.topics.version
-        return now.ms >= self._refresh_ms or (is_stale and now.ms >= self._resolve_ms)
+        """Whether to match all expressions with all topics. Limits how often this is done."""
+        is_stale = self._resolved_version != self.topics.version
+        return now.ms >= self._refresh_due_ms or (is_stale and now.ms >= self._resolve_due_ms)
 
-    def _admit(self, request: ConsumerHeartbeat, draft: Draft) -> None:
-        """Check that the client is a member or can become one."""
+    def _check_identity(self, request: ConsumerHeartbeat, draft: Draft) -> None:
+        """Check that the client is a member or can join. A join can replace a static member."""
         member_id, instance_id = request.member_id, request.instance_id
         holder = self.by_instance.get(instance_id) if instance_id is not None else None
         if request.member_epoch == 0:
             if holder is not None and holder != member_id:
-                is_free = self.current_of(holder).member_epoch == LEAVING_FOR_A_WHILE
-                if not is_free and not self.uses_classic(holder):
+                has_left = self.current_of(holder).member_epoch == STATIC_LEAVE_EPOCH
+                if not has_left and not self.uses_classic(holder):
                     raise ApiError(
                         ErrorCode.UNRELEASED_INSTANCE_ID,
                         f"Instance {instance_id!r} is in use by member {holder!r}. Stop that "
@@ -172,10 +174,11 @@ class ConsumerCore(ConsumerState):
         current = self.current_of(request.member_id)
         if request.member_epoch == current.member_epoch:
             return
-        # A response was lost, possibly. The member continues if it owns only its own partitions.
+        # The response with the new epoch might be lost. The member can continue unless it owns
+        # partitions that are not assigned to it.
         is_previous = request.member_epoch == current.previous_epoch < current.member_epoch
         owned = request.owned
-        if is_previous and owned is not None and is_within(owned, current.assigned):
+        if is_previous and owned is not None and is_subset(owned, current.assigned):
             return
         raise ApiError(
             ErrorCode.FENCED_MEMBER_EPOCH,
@@ -183,8 +186,8 @@ class ConsumerCore(ConsumerState):
             "partitions and join again.",
         )
 
-    def _check_not_full(self, request: ConsumerHeartbeat) -> None:
-        """Reject new members of a full group before any other work."""
+    def _check_size(self, request: ConsumerHeartbeat) -> None:
+        """Reject a new member of a full group before any expensive work."""
         is_known = request.member_id in self.members or request.instance_id in self.by_instance
         if request.member_epoch == 0 and not is_known:
             limits = self.limits
@@ -192,20 +195,20 @@ class ConsumerCore(ConsumerState):
                 len(self.members) >= limits.size_max
                 or self.metadata_bytes >= limits.metadata_bytes_max
             ):
-                raise _full()
+                raise _group_full()
 
     def _check_room(self, member_id: str, value: ConsumerMemberValue, draft: Draft) -> None:
         known = draft.members.get(member_id)
-        requested = bytes_of(member_id, value)
-        held = 0 if known is None else bytes_of(member_id, known)
+        requested = size_of(member_id, value)
+        held = 0 if known is None else size_of(member_id, known)
         is_full = known is None and len(draft.members) >= self.limits.size_max
-        too_much = requested > held and (
+        is_too_large = requested > held and (
             draft.metadata_bytes - held + requested > self.limits.metadata_bytes_max
         )
-        if is_full or too_much:
-            raise _full()
+        if is_full or is_too_large:
+            raise _group_full()
 
-    def _updated(
+    def _updated_member(
         self, known: ConsumerMemberValue | None, request: ConsumerHeartbeat
     ) -> ConsumerMemberValue:
         before = known or ConsumerMemberValue(None, None, "", "", (), "", -1, None)
@@ -235,17 +238,17 @@ class ConsumerCore(ConsumerState):
         if member_id not in self.members:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "The member is not in the group.")
         reply = ConsumerHeartbeatReply(member_id, request.member_epoch)
-        if request.member_epoch == LEAVING_FOR_A_WHILE:
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
             draft = Draft(self)
             current = self.current_of(member_id)
-            # It has stopped reading: partitions that it had to revoke are free.
-            left = current._replace(member_epoch=LEAVING_FOR_A_WHILE, state=0, revoking={})
+            # The member has stopped, so it has also released the partitions that it had to revoke.
+            left = current._replace(member_epoch=STATIC_LEAVE_EPOCH, state=0, revoking={})
             draft.set_current(member_id, left)
             return Outcome(draft.records, member_id=member_id), reply
         return self._removed([member_id], now), reply
 
     def _removed(self, member_ids: list[str], now: Moment) -> Outcome:
-        """Remove members. If only classic ones are left, convert the group."""
+        """Remove members. If all others use the classic protocol, convert the group."""
         draft = Draft(self)
         for member_id in member_ids:
             draft.remove(member_id)
@@ -253,19 +256,19 @@ class ConsumerCore(ConsumerState):
             downgraded = self._downgraded(draft, now)
             if downgraded is not None:
                 return downgraded
-        # A new expression is matched at its member's next heartbeat, with that member's rights.
+        # Match no expression here: a member's next heartbeat does, with the rights of this member.
         draft.drop_unused_regexes()
-        draft.bump(True)
+        draft.bump_epoch(True)
         return Outcome(draft.records)
 
     def replaced_by_classic(self, member_id: str, now: Moment) -> Outcome:
-        """A classic member replaces this one. Empty unless that converts the group."""
+        """A classic member replaces this one. Returns records only if that converts the group."""
         draft = Draft(self)
         draft.remove(member_id)
         return self._downgraded(draft, now) or Outcome()
 
     def _downgraded(self, draft: Draft, now: Moment) -> Outcome | None:
-        """Convert to a classic group, if only classic members are left."""
+        """Convert to a classic group, if all members use its protocol and the policy permits it."""
         limits = self.limits
         has_room = len(draft.members) <= limits.classic.size_max
         if not (limits.can_downgrade and has_room and all(map(draft.uses_classic, draft.members))):
@@ -285,73 +288,76 @@ class ConsumerCore(ConsumerState):
         if member_id in self.members:
             self._restart_session(member_id, now)
             if outcome.change is Change.JOINED:
-                self._expect_progress(member_id, now)
+                self._set_rebalance_deadline(member_id, now)
             else:
-                self._note_revoking(member_id, now)
+                self._track_revocation(member_id, now)
             if outcome.change is not Change.NOTHING:
-                self._note_refresh(now)
-        if self.target_epoch != self._target_seen:
-            self._target_seen = self.target_epoch
-            self._assign_ms = now.ms + len(self.members) // 10
+                self._restart_refresh_timers(now)
+        if self.target_epoch != self._timed_target_epoch:
+            self._timed_target_epoch = self.target_epoch
+            self._assign_due_ms = now.ms + len(self.members) // 10
         return Outcome()
 
-    def _note_refresh(self, now: Moment) -> None:
+    def _restart_refresh_timers(self, now: Moment) -> None:
         if self._is_resolving_due(now):
-            self._topics_resolved = self.topics.version
-            self._resolve_ms = now.ms + min(self.topics.count, RESOLVE_MS_MAX)
-        if now.ms >= self._refresh_ms:
-            self._refresh_ms = now.ms + self.limits.refresh_ms
-        self._topics_seen = self.topics.version
+            self._resolved_version = self.topics.version
+            self._resolve_due_ms = now.ms + min(self.topics.count, RESOLVE_MS_MAX)
+        if now.ms >= self._refresh_due_ms:
+            self._refresh_due_ms = now.ms + self.limits.refresh_ms
+        self._checked_version = self.topics.version
 
-    def _note_revoking(self, member_id: str, now: Moment) -> None:
+    def _track_revocation(self, member_id: str, now: Moment) -> None:
         current = self.current_of(member_id)
         if current.state != UNREVOKED:
-            self._progress.pop(member_id, None)
-        elif member_id not in self._progress or self._progress[member_id][1] != current:
-            self._expect_progress(member_id, now)
+            self._rebalance_deadlines.pop(member_id, None)
+        elif (
+            member_id not in self._rebalance_deadlines
+            or self._rebalance_deadlines[member_id][1] != current
+        ):
+            self._set_rebalance_deadline(member_id, now)
 
-    def _expect_progress(self, member_id: str, now: Moment) -> None:
+    def _set_rebalance_deadline(self, member_id: str, now: Moment) -> None:
         deadline_ms = now.ms + max(self.members[member_id].rebalance_timeout_ms, 0)
-        self._progress[member_id] = deadline_ms, self.current_of(member_id)
-        self._wake_at(deadline_ms)
+        self._rebalance_deadlines[member_id] = deadline_ms, self.current_of(member_id)
+        self._limit_due_ms(deadline_ms)
 
     def _restart_session(self, member_id: str, now: Moment) -> None:
         classic = self.members[member_id].classic
         own_ms = self.limits.session_ms(self.group_id)
         session_ms = own_ms if classic is None else classic.session_timeout_ms
         self._sessions[member_id] = now.ms + session_ms
-        self._wake_at(self._sessions[member_id])
+        self._limit_due_ms(self._sessions[member_id])
 
-    def _wake_at(self, deadline_ms: int) -> None:
-        self.alarm_ms = min(self.alarm_ms, deadline_ms)
+    def _limit_due_ms(self, deadline_ms: int) -> None:
+        self.due_ms = min(self.due_ms, deadline_ms)
 
-    def ticked(self, now: Moment) -> Outcome:
-        """Remove expired members. They get another session if the append fails."""
+    def tick(self, now: Moment) -> Outcome:
+        """Remove expired members. Their sessions restart, in case the append fails."""
         for member_id in [id_ for id_ in self._sessions if id_ not in self.members]:
             del self._sessions[member_id]
-        for member_id in [id_ for id_ in self._progress if id_ not in self.members]:
-            del self._progress[member_id]
-        late = [id_ for id_, due_ms in self._sessions.items() if due_ms <= now.ms]
-        late += [
+        for member_id in [id_ for id_ in self._rebalance_deadlines if id_ not in self.members]:
+            del self._rebalance_deadlines[member_id]
+        expired = [id_ for id_, due_ms in self._sessions.items() if due_ms <= now.ms]
+        expired += [
             id_
-            for id_, (due_ms, _) in self._progress.items()
-            if due_ms <= now.ms and id_ not in late
+            for id_, (due_ms, _) in self._rebalance_deadlines.items()
+            if due_ms <= now.ms and id_ not in expired
         ]
-        for member_id in late:
+        for member_id in expired:
             self._restart_session(member_id, now)
-            self._progress.pop(member_id, None)
-        self.alarm_ms = min(
+            self._rebalance_deadlines.pop(member_id, None)
+        self.due_ms = min(
             min(self._sessions.values(), default=NEVER),
-            min((due_ms for due_ms, _ in self._progress.values()), default=NEVER),
+            min((due_ms for due_ms, _ in self._rebalance_deadlines.values()), default=NEVER),
         )
-        return self._removed(late, now) if late else Outcome()
+        return self._removed(expired, now) if expired else Outcome()
 
     def loaded(self, now: Moment) -> Outcome:
-        """The log is loaded: the session of each member restarts."""
+        """The log is loaded. Restart the deadlines of all members."""
         for member_id in self.members:
             self._restart_session(member_id, now)
             if self.current_of(member_id).state == UNREVOKED:
-                self._expect_progress(member_id, now)
+                self._set_rebalance_deadline(member_id, now)
         return Outcome()
 
     # Commits
@@ -359,12 +365,13 @@ class ConsumerCore(ConsumerState):
     def check_commit(
         self, member_id: str, generation: int, partitions: Iterable[tuple[str, int]]
     ) -> None:
-        """Reject offsets of other clients and of old epochs.
+        """Reject commits of other clients and of older epochs.
 
-        A member can commit with an older epoch if it has had the partitions since then (KIP-1251).
+        A commit with an older epoch is valid for partitions that the member has had since that
+        epoch (KIP-1251).
         """
         if generation < 0 and not self.members:
-            return  # An administrator, or a consumer that assigns partitions to itself.
+            return  # An administrator, or a consumer without group membership.
         epoch = self.current_of(member_id).member_epoch
         since = self.assigned_since.get(member_id, {})
         if 0 <= generation < epoch and all(
@@ -375,7 +382,7 @@ class ConsumerCore(ConsumerState):
         self._check_generation(member_id, generation)
 
     def check_fetch(self, member_id: str | None, generation: int) -> None:
-        """A request with a member id or epoch must match the current ones."""
+        """If an OffsetFetch request contains a member id or epoch, check it."""
         if member_id or generation >= 0:
             self._check_generation(member_id or "", generation)
 
@@ -391,7 +398,7 @@ class ConsumerCore(ConsumerState):
             )
 
 
-def _full() -> ApiError:
+def _group_full() -> ApiError:
     return ApiError(
         ErrorCode.GROUP_MAX_SIZE_REACHED, "The group has its maximum number of members."
     )

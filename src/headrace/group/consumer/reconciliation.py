@@ -1,18 +1,25 @@
 """The next step of a member from its current assignment to its target. Pure.
 
-R1  a member owns a partition until it confirms the revocation
-R2  a partition that another member owns is not assigned
-R3  a member's epoch grows only when it has nothing left to revoke
+1. A member owns a partition until it confirms the revocation.
+2. A partition that another member owns is not assigned.
+3. The epoch of a member increases only when it has no partition to revoke.
 """
 
 from collections.abc import Mapping
 from uuid import UUID
 
-from headrace.group.assignment import NOTHING, Assignment, common, overlaps, together, without
+from headrace.group.assignment import (
+    NO_PARTITIONS,
+    Assignment,
+    difference,
+    intersection,
+    overlaps,
+    union,
+)
 from headrace.group.consumer.records import STABLE, UNRELEASED, UNREVOKED, CurrentValue
 
 Owners = Mapping[UUID, Mapping[int, str]]
-"""The member that owns a partition or has not confirmed its revocation."""
+"""By topic and partition: the member that has it assigned, or has not confirmed its revocation."""
 
 
 def reconciled(
@@ -23,7 +30,7 @@ def reconciled(
     owned: Assignment | None,
     owners: Owners,
 ) -> CurrentValue:
-    """A member's next step; `owned` contains the partitions that it reported, if any."""
+    """The next state of a member; `owned` has the partitions of its heartbeat, or is None."""
     epoch = current.member_epoch
     if current.state == UNREVOKED:
         if owned is None or overlaps(owned, current.revoking):
@@ -31,35 +38,37 @@ def reconciled(
         epoch += 1
     elif current.state == STABLE and epoch == target_epoch:
         return current
-    kept = common(current.assigned, target)
-    to_revoke = without(current.assigned, kept)
+    kept = intersection(current.assigned, target)
+    to_revoke = difference(current.assigned, kept)
     if to_revoke and (owned is None or overlaps(owned, to_revoke)):
-        return _stepped(current, epoch, UNREVOKED, kept, to_revoke)
-    wanted = without(target, kept)
-    free = _free(wanted, member_id, owners)
-    state = STABLE if free == wanted else UNRELEASED
-    return _stepped(current, target_epoch, state, together(kept, free), NOTHING)
+        return _next_value(current, epoch, UNREVOKED, kept, to_revoke)
+    wanted = difference(target, kept)
+    unowned = _unowned(wanted, member_id, owners)
+    state = STABLE if unowned == wanted else UNRELEASED
+    return _next_value(current, target_epoch, state, union(kept, unowned), NO_PARTITIONS)
 
 
 def is_waiting(member_id: str, current: CurrentValue, target: Assignment, owners: Owners) -> bool:
-    """Whether other members still own partitions of this member's target."""
-    wanted = without(target, current.assigned)
-    return _free(wanted, member_id, owners) != wanted
+    """Whether other members own partitions of this member's target."""
+    wanted = difference(target, current.assigned)
+    return _unowned(wanted, member_id, owners) != wanted
 
 
-def _stepped(
+def _next_value(
     current: CurrentValue, epoch: int, state: int, assigned: Assignment, revoking: Assignment
 ) -> CurrentValue:
     previous = current.previous_epoch if epoch == current.member_epoch else current.member_epoch
     return CurrentValue(epoch, previous, state, assigned, revoking)
 
 
-def _free(wanted: Assignment, member_id: str, owners: Owners) -> Assignment:
-    """Without partitions of others. A member can get a partition again that it revoked."""
-    free: dict[UUID, frozenset[int]] = {}
+def _unowned(wanted: Assignment, member_id: str, owners: Owners) -> Assignment:
+    """The wanted partitions that no other member owns. This member can be revoking them."""
+    unowned: dict[UUID, frozenset[int]] = {}
     for topic_id, indexes in wanted.items():
-        held = owners.get(topic_id, {})
-        left = frozenset(index for index in indexes if held.get(index, member_id) == member_id)
-        if left:
-            free[topic_id] = left
-    return free
+        owner_by_index = owners.get(topic_id, {})
+        rest = frozenset(
+            index for index in indexes if owner_by_index.get(index, member_id) == member_id
+        )
+        if rest:
+            unowned[topic_id] = rest
+    return unowned

@@ -1,14 +1,14 @@
 """The records of consumer groups (KIP-848), in Kafka's formats. Pure.
 
-Keys 3, 5 to 8 and 16 of __consumer_offsets. Key 4 contained partition metadata; since 4.1 Kafka
-writes a hash of it into key 3 instead. Headrace does the same: it only reads key 4, and deletes it
-with its group.
+Their keys have the versions 3, 5 to 8 and 16. Version 4 contained partition metadata. Since 4.1,
+Kafka writes a hash of this metadata into the value of key 3 instead. Headrace does the same: it
+only reads key 4, and deletes it with its group.
 """
 
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-from headrace.group.assignment import NOTHING, Assignment
+from headrace.group.assignment import NO_PARTITIONS, Assignment
 from headrace.group.record_fields import (
     INT,
     LONG,
@@ -42,9 +42,9 @@ _SMALLEST_PROTOCOL_BYTES = 3
 
 STABLE = 0
 UNREVOKED = 1
-"""It must revoke partitions and has not confirmed that yet."""
+"""The member must revoke partitions, and has not confirmed that yet."""
 UNRELEASED = 2
-"""It waits for partitions that other members have not revoked yet."""
+"""The member waits for partitions that other members have not revoked yet."""
 
 
 class EpochKey(NamedTuple):
@@ -113,8 +113,8 @@ class CurrentValue(NamedTuple):
     member_epoch: int
     previous_epoch: int
     state: int = STABLE
-    assigned: Assignment = NOTHING
-    revoking: Assignment = NOTHING
+    assigned: Assignment = NO_PARTITIONS
+    revoking: Assignment = NO_PARTITIONS
 
 
 class RegexKey(NamedTuple):

@@ -1,7 +1,7 @@
 """Subscriptions by regular expression, with RE2. Pure.
 
-A pattern matches complete names, in linear time. Its length and memory are limited; a larger one
-gets an error.
+A pattern matches complete names, in linear time. If its length or its memory exceeds a limit, it is
+invalid.
 """
 
 from collections.abc import Iterable
@@ -30,17 +30,17 @@ def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
         patterns.Add(pattern)
         patterns.Compile()
     except (re2.error, UnicodeEncodeError) as error:
-        raise _invalid(pattern, _reason(error)) from None
+        raise _invalid(pattern, _reason_of(error)) from None
     return tuple(sorted(name for name in names if patterns.Match(name)))
 
 
-def _reason(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     reason = error.args[0] if error.args else "it is not valid"
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
-def _invalid(pattern: str, why: str) -> ApiError:
+def _invalid(pattern: str, reason: str) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_REGULAR_EXPRESSION,
-        f"{pattern[:100]!r} is not a valid RE2 regular expression: {why}.",
+        f"{pattern[:100]!r} is not a valid RE2 regular expression: {reason}.",
     )

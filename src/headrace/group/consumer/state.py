@@ -1,18 +1,17 @@
 """The state of one consumer group (KIP-848): epochs, members, assignments. Pure.
 
-All of it is stored, except `assigned_since`. `apply` is the only method that changes it; it accepts
-records in any order, if the last one of each key is last. consumer/machine.py contains the
-decisions.
+All of it is stored, except `assigned_since`. `apply` is the only method that changes it. Records
+with different keys can be applied in any order. consumer/machine.py contains the decisions.
 
-K1  `owners` contains a partition once: with the member that got it and has not revoked it
-K2  an instance name belongs to at most one member
-K3  group epoch >= assignment epoch >= every member's epoch
+K1  `owners` contains each partition once, with the member that has it assigned or is revoking it.
+K2  An instance id belongs to at most one member.
+K3  Group epoch >= assignment epoch >= epoch of every member.
 """
 
 from enum import StrEnum
 from uuid import UUID
 
-from headrace.group.assignment import NOTHING, Assignment
+from headrace.group.assignment import NO_PARTITIONS, Assignment
 from headrace.group.consumer.records import (
     STABLE,
     ConsumerKey,
@@ -35,7 +34,7 @@ from headrace.group.messages import ConsumerLimits
 from headrace.group.records import GroupRecord
 from headrace.group.topics import Topics
 
-NEW = CurrentValue(0, 0)
+NEW_MEMBER = CurrentValue(0, 0)
 _MEMBER_OVERHEAD_BYTES = 500
 
 
@@ -58,23 +57,26 @@ class ConsumerState:
         self.target_epoch = 0
         self.members: dict[str, ConsumerMemberValue] = {}
         self.current: dict[str, CurrentValue] = {}
+        """The current assignment and the epoch of each member."""
         self.targets: dict[str, Assignment] = {}
+        """The target assignment of each member."""
         self.regexes: dict[str, RegexValue] = {}
         self.owners: dict[UUID, dict[int, str]] = {}
+        """The member id by topic and partition."""
         self.assigned_since: dict[str, dict[UUID | None, dict[int, int]]] = {}
-        """The epoch in which a member got each of its partitions.
+        """The epoch in which a member got a partition, by member, topic and partition.
 
-        After a restart, it is the epoch of the member's last record, which can be later.
+        After the log is loaded, it is the epoch of the member's last record, which can be higher.
         """
         self.by_instance: dict[str, str] = {}
         self.metadata_bytes = 0
         self.is_durable = False
         """Whether the log has a record of this group's epoch."""
         self.has_partitions_record = False
-        self._subscribed: frozenset[str] | None = None
+        self._subscribed_topics: frozenset[str] | None = None
 
     def copy_to(self, other: "ConsumerState") -> None:
-        """Copy this state to a new object."""
+        """Copy the stored state to a new object of the same group."""
         other.epoch, other.metadata_hash = self.epoch, self.metadata_hash
         other.target_epoch = self.target_epoch
         other.members, other.current = dict(self.members), dict(self.current)
@@ -85,7 +87,7 @@ class ConsumerState:
         other.metadata_bytes = self.metadata_bytes
         other.is_durable = self.is_durable
         other.has_partitions_record = self.has_partitions_record
-        other._subscribed = self._subscribed
+        other._subscribed_topics = self._subscribed_topics
 
     # Stored state
 
@@ -110,7 +112,7 @@ class ConsumerState:
                 assert value is None or isinstance(value, CurrentValue)
                 self._apply_current(key.member_id, value)
             case RegexKey():
-                self._subscribed = None
+                self._subscribed_topics = None
                 if isinstance(value, RegexValue):
                     self.regexes[key.regex] = value
                 else:
@@ -119,21 +121,21 @@ class ConsumerState:
                 self.has_partitions_record = value is not None
 
     def _apply_member(self, member_id: str, value: ConsumerMemberValue | None) -> None:
-        self._subscribed = None
+        self._subscribed_topics = None
         before = self.members.pop(member_id, None)
         if before is not None:
-            self.metadata_bytes -= bytes_of(member_id, before)
+            self.metadata_bytes -= size_of(member_id, before)
             instance_id = before.instance_id or ""
             if self.by_instance.get(instance_id) == member_id:
                 del self.by_instance[instance_id]
         if value is not None:
             self.members[member_id] = value
-            self.metadata_bytes += bytes_of(member_id, value)
+            self.metadata_bytes += size_of(member_id, value)
             if value.instance_id is not None:
                 self.by_instance[value.instance_id] = member_id
 
     def _apply_current(self, member_id: str, value: CurrentValue | None) -> None:
-        before = self.current.pop(member_id, NEW)
+        before = self.current.pop(member_id, NEW_MEMBER)
         since = self.assigned_since.pop(member_id, {})
         for held in (before.assigned, before.revoking):
             for topic_id, indexes in held.items():
@@ -155,7 +157,7 @@ class ConsumerState:
                     self.owners.setdefault(topic_id, {}).update(dict.fromkeys(indexes, member_id))
 
     def tombstones(self) -> list[GroupRecord]:
-        """Tombstones of all records: of members first, of the group last."""
+        """Tombstones of all records of the group. That of the group epoch is last."""
         group_id = self.group_id
         keys: list[ConsumerKey] = []
         keys += [CurrentKey(group_id, member_id) for member_id in self.current]
@@ -169,7 +171,7 @@ class ConsumerState:
         return [GroupRecord(key, None) for key in keys]
 
     def assert_invariants(self) -> None:
-        """Assert K1 to K3, of a group whose log is loaded."""
+        """Assert K1 to K3. The log of the group must be loaded."""
         owned = [
             (topic_id, index, member_id)
             for member_id, current in self.current.items()
@@ -207,45 +209,45 @@ class ConsumerState:
         return current.state == STABLE and current.member_epoch == self.target_epoch
 
     def current_of(self, member_id: str) -> CurrentValue:
-        return self.current.get(member_id, NEW)
+        return self.current.get(member_id, NEW_MEMBER)
 
     def target_of(self, member_id: str) -> Assignment:
-        return self.targets.get(member_id, NOTHING)
+        return self.targets.get(member_id, NO_PARTITIONS)
 
     def topics_of(self, member: ConsumerMemberValue) -> frozenset[str]:
-        """A member's topics, by name or by regular expression."""
+        """The topics to which a member subscribes by name or by regular expression."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics).union(() if resolved is None else resolved.topics)
 
     def is_unresolved(self, member: ConsumerMemberValue) -> bool:
-        """Whether the member's regular expression was not yet matched with the topics."""
+        """Whether the member has a regular expression that was not matched with the topics yet."""
         return bool(member.regex) and member.regex not in self.regexes
 
     @property
-    def subscribed(self) -> frozenset[str]:
-        if self._subscribed is None:
+    def subscribed_topics(self) -> frozenset[str]:
+        if self._subscribed_topics is None:
             subscriptions = {(member.topics, member.regex) for member in self.members.values()}
             names: set[str] = set()
             for topics, regex in subscriptions:
                 resolved = self.regexes.get(regex)
                 names.update(topics, () if resolved is None else resolved.topics)
-            self._subscribed = frozenset(names)
-        return self._subscribed
+            self._subscribed_topics = frozenset(names)
+        return self._subscribed_topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return topic in self.subscribed
+        return topic in self.subscribed_topics
 
     @property
     def is_vacant(self) -> bool:
-        """It has no records."""
+        """Whether the log has no records of the group."""
         return not (self.is_durable or self.members or self.current or self.targets or self.regexes)
 
     @property
     def is_empty(self) -> bool:
         return not self.members
 
-    def expires_since(self, commit_timestamp_ms: int) -> int | None:
-        """Offsets of topics without subscribers expire some time after the commit."""
+    def retention_start_ms(self, commit_timestamp_ms: int) -> int | None:
+        """The retention time starts with the commit. Offsets of subscribed topics do not expire."""
         return commit_timestamp_ms
 
     @property
@@ -261,7 +263,7 @@ class ConsumerState:
         return self.members[member_id].classic is not None
 
 
-def bytes_of(member_id: str, value: ConsumerMemberValue) -> int:
+def size_of(member_id: str, value: ConsumerMemberValue) -> int:
     protocols = () if value.classic is None else value.classic.protocols
     return (
         _MEMBER_OVERHEAD_BYTES
