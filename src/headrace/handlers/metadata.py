@@ -50,7 +50,10 @@ def handle(
     if topics is not None and (topics or context.api_version > 0):
         names, ids = _requested(topics, context.api_version)
     image = broker.image
-    is_missing = any(name not in image.topics for name in names or ())
+    # For a topic that the user cannot see, the work is the same whether it exists or not.
+    # Otherwise, the time of the response would reveal it.
+    visible = names and [name for name in names if can_describe(broker, context, name)]
+    is_missing = any(name not in image.topics for name in visible or ())
     if names and is_missing and not ids and _may_create(broker, request):
         return _create_and_reply(broker, context, request, names)
 
@@ -69,7 +72,9 @@ def handle(
             entries = [_by_name(broker, context, name) for name in names]
         return _reply(broker, context, request, entries)
 
-    waiting = broker.wait_for_election(_partitions(broker, context, names, ids), len(topics or ()))
+    waiting = broker.wait_for_election(
+        _partitions(broker, context, visible, ids), len(topics or ())
+    )
     if waiting is None:
         return reply()
 
