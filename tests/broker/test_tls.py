@@ -14,8 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 import headrace.client
-from headrace.client import ConfigChange, ConfigResource
+from headrace.client import ConfigChange, ConfigResource, RequestFailed
 from headrace.ensemble.zookeeper import free_port
+from headrace.model.errors import ErrorCode
 from headrace.security.certificates import create_certificate
 from headrace.testing import RunningBroker
 from headrace.wire.apis import API_VERSIONS
@@ -305,6 +306,35 @@ def test_altered_settings_are_used_without_failed_connections(tmp_path: Path) ->
             for thread in threads:
                 thread.join()
     assert failures == []
+
+
+def test_altered_settings_that_cannot_be_loaded_are_rejected(tmp_path: Path) -> None:
+    certificates = Certificates.create(tmp_path)
+    mallory = certificates.add("mallory", HOSTS)
+    broken = certificates.write("broken.pem", "half a fi")
+    port = free_port()
+    prefix = "listener.name.ssl.ssl."
+    with (
+        RunningBroker.start(
+            settings={"listeners": f"SSL://localhost:{port}", **certificates.server()}
+        ) as broker,
+        headrace.client.connect(
+            f"localhost:{port}", ssl=ssl.create_default_context(cafile=certificates.path("ca.pem"))
+        ) as client,
+    ):
+        resource = ConfigResource("broker", "1")
+        for name, value, reason in (
+            ("keystore.location", "/none", "cannot be read: No such file"),
+            ("keystore.location", broken, "broken.pem"),
+            ("keystore.location", mallory, "ssl.allow.dn.changes"),
+            ("cipher.suites", "TLS_NONE", "no suite that OpenSSL supports"),
+            ("truststore.location", "/none", "cannot be read: No such file"),
+        ):
+            with pytest.raises(RequestFailed, match=reason) as failure:
+                client.alter_configs(resource, [ConfigChange(prefix + name, value)])
+            assert failure.value.code is ErrorCode.INVALID_CONFIG
+        client.alter_configs(resource, [ConfigChange("log.retention.ms", "100000")])
+        assert "certificates not reloaded" not in broker.log()
 
 
 def test_certificate_with_another_subject_is_not_used(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ the caller logs ``notes`` once.
 """
 
 from collections.abc import Mapping
+from copy import copy
 
 from headrace.config.group import check_group_settings
 from headrace.config.listeners import (
@@ -435,6 +436,15 @@ class BrokerConfig:
         self._topic_configs = {}
         self.version += 1
         return frozenset(name for name in touched if self[name] != old[name])
+
+    def with_dynamic(
+        self, broker: Mapping[str, str], defaults: Mapping[str, str]
+    ) -> "BrokerConfig":
+        """A copy with these dynamic settings."""
+        changed = copy(self)
+        changed._values = dict(self._values)
+        changed.update_dynamic(broker, defaults)
+        return changed
 
     def settings(self) -> Mapping[str, Setting]:
         """All rows for this broker: those of the table, and prefixed names that are set."""

@@ -1,14 +1,16 @@
-"""Security settings that stop the start, because the broker cannot honour them. Pure.
+"""Security settings that the broker cannot honour: at the start and at run time. Pure.
 
 An operator who sets one of them relies on its effect: on a Java class that rejects clients, or on a
-name that has a typing error.
+name that has a typing error. At the start, they stop the broker. At run time, the broker rejects
+them, and in addition all security settings without an effect.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 
-from headrace.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
+from headrace.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS, check_tls
 from headrace.config.setting import ConfigError, shown
-from headrace.config.table import nearest_name, unknown_name
+from headrace.config.table import broker_setting, nearest_name, unknown_name
+from headrace.model.cluster import Endpoint
 
 _KAFKA = "org.apache.kafka.common.security."
 _BEARER = _KAFKA + "oauthbearer."
@@ -47,6 +49,23 @@ _SECURITY_PREFIXES = (
     "zookeeper.set.",
     "zookeeper.ssl.",
 )
+
+
+_WITHOUT_EFFECT = frozenset({"security", "limits"})
+"""Missing features on which the protection of a broker can depend."""
+
+
+def check_at_run_time(settings: Mapping[str, str], listeners: tuple[Endpoint, ...]) -> None:
+    """Reject dynamic settings of a broker with these listeners."""
+    check_values(settings)
+    rows = {name: broker_setting(name) for name in settings}
+    check_unknown(name for name, row in rows.items() if row is None)
+    check_prefixes(settings, {endpoint.listener for endpoint in listeners})
+    check_tls(lambda name: settings.get(name, "").strip().lower() not in ("", "none"), listeners)
+    for name, row in rows.items():
+        has_effect = row is None or not row.is_dynamic or row.needs not in _WITHOUT_EFFECT
+        if not has_effect and _base(name) not in _VALUES:
+            raise ConfigError(f"{shown(name)} cannot be set: it has no effect on this broker.")
 
 
 def check_values(settings: Mapping[str, str]) -> None:

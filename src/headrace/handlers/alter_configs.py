@@ -3,6 +3,8 @@
 - Settings that the request omits return to their defaults.
 - Each resource has its own result. A resource that occurs twice is rejected and not changed.
 - Any broker accepts the request and forwards it to the controller.
+- A security setting without an effect, or a certificate that the broker cannot load, is
+  INVALID_CONFIG.
 - Requires: AlterConfigs on the topic or group; for brokers, on the cluster.
 - Versions: 0 to 2.
 
@@ -20,11 +22,20 @@ from headrace.config.changes import (
 )
 from headrace.config.setting import shown
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.requests.config_resources import Edits, alter_each, refuse_altering
+from headrace.requests.config_resources import (
+    Edits,
+    alter_each,
+    check_own_tls,
+    refuse_altering,
+)
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 refuse = refuse_altering
+
+
+async def prepare(broker: BrokerContext, context: RequestContext, request: Message) -> None:
+    await check_own_tls(broker, context, request, _replace)
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:

@@ -3,6 +3,8 @@
 - Each resource has its own result and changes completely or not at all.
 - A resource that occurs twice is rejected.
 - Any broker accepts the request and forwards it to the controller.
+- A security setting without an effect, or a certificate that the broker cannot load, is
+  INVALID_CONFIG.
 - Requires: AlterConfigs on the topic or group; for brokers, on the cluster.
 - Versions: 0 and 1.
 
@@ -16,11 +18,20 @@ from headrace.config.changes import (
     apply_group_changes,
     apply_topic_changes,
 )
-from headrace.requests.config_resources import Edits, alter_each, refuse_altering
+from headrace.requests.config_resources import (
+    Edits,
+    alter_each,
+    check_own_tls,
+    refuse_altering,
+)
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
 refuse = refuse_altering
+
+
+async def prepare(broker: BrokerContext, context: RequestContext, request: Message) -> None:
+    await check_own_tls(broker, context, request, _change)
 
 
 async def handle(broker: BrokerContext, context: RequestContext, request: Message) -> Message:

@@ -5,13 +5,16 @@ settings of one resource change.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from headrace.config.broker import BrokerConfig
-from headrace.config.setting import VALUE_BYTES_MAX
+from headrace.config.changes import Operation as ConfigOperation
+from headrace.config.rejected import check_at_run_time
+from headrace.config.setting import VALUE_BYTES_MAX, ConfigError
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import check_topic_name
-from headrace.requests.authorization import check
+from headrace.requests.authorization import check, is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.lookup import named_topic
 from headrace.requests.replies import failure, repeated
@@ -66,6 +69,36 @@ async def alter_each(
         except ApiError as error:
             entries.append(_altered(resource, error))
     return {"responses": entries}
+
+
+async def check_own_tls(
+    broker: BrokerContext,
+    context: RequestContext,
+    request: Message,
+    edits: Callable[[BrokerConfig, list[Message]], Edits],
+) -> None:
+    """Raise INVALID_CONFIG if this broker cannot load the certificates of its new settings.
+
+    The controller cannot check this: the files are on this broker.
+    """
+    if broker.tls is None or not is_allowed(broker, context, Operation.ALTER_CONFIGS, CLUSTER):
+        return
+    from headrace.security.tls import TlsError
+
+    configs = broker.image.broker_configs
+    for resource in request["resources"]:
+        if resource_key(resource) != (BROKER, str(broker.node_id)):
+            continue
+        try:
+            edit = edits(broker.config, resource["configs"])
+            after = edit.of_broker(configs.get(broker.node_id, {}), False)
+        except ApiError:
+            continue  # The controller returns this error.
+        check_tls = partial(broker.tls.check_dynamic, after, configs.get(None, {}))
+        try:
+            await broker.worker.run(check_tls)
+        except TlsError as error:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"{error}.") from None
 
 
 def refuse_altering(request: Message, error: ApiError) -> Message:
@@ -162,6 +195,7 @@ async def _alter(
         await controller.alter_topic_configs(name, edits.of_topic, validate_only=is_validate_only)
     elif resource_type == BROKER:
         node_id = _node_to_alter(broker, name)
+        _check_security(broker, node_id, resource["configs"])
         try:
             await controller.alter_broker_configs(
                 node_id,
@@ -178,6 +212,20 @@ async def _alter(
         await controller.alter_group_configs(name, edits.of_group, validate_only=is_validate_only)
     else:
         raise unknown_resource(resource_type)
+
+
+def _check_security(broker: BrokerContext, node_id: int | None, configs: list[Message]) -> None:
+    """Reject security settings without an effect, as at the start of a broker."""
+    settings = {
+        each["name"]: each["value"]
+        for each in configs
+        if each["value"] is not None and each.get("config_operation") != ConfigOperation.DELETE
+    }
+    info = broker.image.brokers.get(broker.node_id if node_id is None else node_id)
+    try:
+        check_at_run_time(settings, () if info is None else info.endpoints)
+    except ConfigError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, error.message) from None
 
 
 def _altered(resource: Message, error: ApiError | None = None) -> Message:

@@ -2,8 +2,9 @@
 
 A handler is the module of headrace.handlers that is named after its API. `handle(broker, context,
 request)` returns the response or an awaitable of it. `refuse(request, error)` returns a response
-with the same error in every entry. Both use plain dicts (wire/codec.py). A module is imported with
-the first request of its API.
+with the same error in every entry. `prepare(broker, context, request)` is optional: the broker that
+received a request awaits it before the controller executes the request. All of them use plain dicts
+(wire/codec.py). A module is imported with the first request of its API.
 
 1. A frame that breaks the protocol raises MalformedRequest, and its connection is closed.
 2. A handler returns an ApiError of one item in the entry of that item. An ApiError of the complete
@@ -83,6 +84,9 @@ async def _respond_from_controller(
 ) -> bytes:
     try:
         check_request(broker, context)
+        prepare = getattr(handler, "prepare", None)
+        if prepare is not None and not context.is_forwarded:
+            await prepare(broker, context, request)
         response = await execute_on_controller(broker, context, frame, request, execute)
     except Exception as error:
         failure = _as_api_error(context, error)

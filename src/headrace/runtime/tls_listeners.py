@@ -50,7 +50,7 @@ class TlsListener:
         self.name = name
         self.is_internal = is_internal
         self._config = config
-        self._loaded = self._load()
+        self._loaded = self._load(config)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -64,8 +64,8 @@ class TlsListener:
     def settings(self) -> TlsSettings:
         return self._loaded.settings
 
-    def _load(self) -> Loaded:
-        values = self._config.tls_values(self.name)
+    def _load(self, config: BrokerConfig) -> Loaded:
+        values = config.tls_values(self.name)
         get = values.get
         stamp = _stamp(files_of(get))
         try:
@@ -87,9 +87,17 @@ class TlsListener:
 
     def reload(self) -> None:
         """Runs on the thread."""
-        new = self._load()
+        self._loaded = self._load_again(self._config)
+
+    def check(self, config: BrokerConfig) -> None:
+        """Raise TlsError if a reload with this configuration would fail. Runs on the thread."""
+        if config.tls_values(self.name) != self._loaded.values:
+            self._load_again(config)
+
+    def _load_again(self, config: BrokerConfig) -> Loaded:
+        new = self._load(config)
         self._check_names(new)
-        self._loaded = new
+        return new
 
     def _check_names(self, new: Loaded) -> None:
         before, after = _names(self._loaded), _names(new)
@@ -120,6 +128,12 @@ class TlsListeners:
             name: TlsListener(name, config, is_internal=name == config.internal_listener)
             for name in config.tls_listeners
         }
+
+    def check_dynamic(self, broker: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        """Raise TlsError if these dynamic settings cannot be used. Runs on a thread."""
+        config = self._config.with_dynamic(broker, defaults)
+        for listener in self.by_name.values():
+            listener.check(config)
 
     def check(self, worker: Worker, now: float, *, is_forced: bool = False) -> None:
         """Reload what has changed, every 10 s, and soon after a dynamic change of settings."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from headrace.model.cluster import BrokerInfo, Endpoint
 from headrace.model.errors import ErrorCode
 from headrace.wire.apis import (
     ALTER_CONFIGS,
@@ -135,6 +136,50 @@ def _replaced(
     body = {"resources": asked, "validate_only": False, **said}
     slots = client.ask(ALTER_CONFIGS, said.get("version", 2), body)["responses"]
     return [slot["error_code"] for slot in slots]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ssl.client.auth", "required"),
+        ("listener.name.plaintext.ssl.client.auth", "required"),
+        ("listener.name.other.ssl.keystore.location", "/k"),
+        ("listener.name.PLAINTEXT.ssl.keystore.location", "/k"),
+        ("ssl.client.aut", "required"),
+        ("super.user", "User:admin"),
+        ("authorizer.class", "x"),
+        ("principal.builder.class", "my.Builder"),
+        ("listener.name.plaintext.principal.builder.class", "my.Builder"),
+        ("ssl.engine.factory.class", "my.Factory"),
+        ("sasl.jaas.config", "com.sun.security.auth.module.JndiLoginModule required;"),
+        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", "x required;"),
+        ("listener.name.plaintext.max.connections", "5"),
+        ("max.connections.per.ip.overrides", "10.0.0.1:5"),
+        ("sasl.kerberos.service.name", "kafka"),
+        ("security.providers", "my.Provider"),
+        ("create.topic.policy.class.name", "my.Policy"),
+    ],
+)
+def test_security_setting_without_an_effect_is_rejected(
+    client: Asker, name: str, value: str
+) -> None:
+    """Kafka accepted some of them: CVE-2023-25194, CVE-2025-27818 and CVE-2025-27819."""
+    assert _altered(client, BROKER, ("1", ((name, SET, value),))) == [ErrorCode.INVALID_CONFIG]
+    assert _replaced(client, BROKER, ("1", {name: value})) == [ErrorCode.INVALID_CONFIG]
+    assert client.broker.image.broker_configs == {}
+    assert _altered(client, BROKER, ("1", ((name, DELETE, None),))) == [ErrorCode.NONE]
+
+
+def test_listeners_of_the_altered_broker_decide_which_settings_have_an_effect(
+    client: Asker,
+) -> None:
+    endpoints = (Endpoint("MILL", "localhost", 9093, "SSL"),)
+    client.broker.image.brokers[2] = BrokerInfo(2, endpoints)
+    change = ("listener.name.mill.ssl.client.auth", SET, "required")
+    assert _altered(client, BROKER, ("2", (change,))) == [ErrorCode.NONE]
+    assert _altered(client, BROKER, ("1", (change,))) == [ErrorCode.INVALID_CONFIG]
+    neutral = ("ssl.keymanager.algorithm", SET, "SunX509"), ("ssl.client.auth", SET, "none")
+    assert _altered(client, BROKER, ("1", neutral)) == [ErrorCode.NONE]
 
 
 def _configs(client: Asker, name: str = "orders") -> dict[str, str]:
