@@ -6,6 +6,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ from tests.broker.raw import (
     values_of,
 )
 
+IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 MIB = 1 << 20
 TCP_ESTABLISHED = 1
 
@@ -86,6 +89,21 @@ def test_one_address_has_its_own_limit_and_it_can_change(start: Start) -> None:
             assert reply["responses"][0]["error_code"] == 0
         with many(broker.port, 4) as more:
             assert [is_served(each) for each in more] == [True, True, False, False]
+
+
+@pytest.mark.skipif(not IPV6_ADDRESSES.exists(), reason="this machine has no IPv6")
+def test_limit_of_an_address_counts_ipv6_and_ipv4_inside_it(start: Start) -> None:
+    broker = start(max_connections_per_ip="2")
+    with ExitStack() as stack:
+
+        def connect(host: str) -> bool:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            connection = RawConnection(broker.port, host=host, family=family)
+            return is_served(stack.enter_context(connection))
+
+        hosts = ("::1", "::1", "127.0.0.1", "::ffff:127.0.0.1")
+        assert [connect(host) for host in hosts] == [True] * 4
+        assert [connect(host) for host in hosts] == [False] * 4
 
 
 def test_idle_connections_are_closed(

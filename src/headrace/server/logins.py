@@ -11,8 +11,8 @@ L2  a frame has at most sasl.server.max.receive.size bytes. All logins together 
 L3  a failed login gets its response at a fixed time after its request, whatever the check cost.
     The secret of brokers cannot be guessed, so their listener has no delay and no limit: a client
     at a broker's address cannot prevent the broker's logins
-L4  if a credential is deleted or replaced, the connections that logged in with it are closed; those
-    with unanswered requests within RESPONSE_SECONDS_MAX
+L4  if a credential is deleted or replaced, the connections that logged in with it are closed. A
+    client that has requested such a change gets RESPONSE_SECONDS_MAX to receive the response
 """
 
 import asyncio
@@ -51,7 +51,12 @@ from headrace.server.listener import Admission
 from headrace.server.plane import Plane
 from headrace.server.relogins import Relogins
 from headrace.server.transport import Transport
-from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from headrace.wire.apis import (
+    ALTER_USER_SCRAM_CREDENTIALS,
+    EXPIRE_DELEGATION_TOKEN,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from headrace.wire.codec import preload
 
 if TYPE_CHECKING:
@@ -63,6 +68,8 @@ RESPONSE_SECONDS_MAX = 0.2
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 READ_BYTES = 16 * 1024
 _LENGTH_BYTES = 4
+_CHANGES = frozenset({ALTER_USER_SCRAM_CREDENTIALS, EXPIRE_DELEGATION_TOKEN})
+"""Requests that can end the session of their own connection."""
 _log = logging.getLogger(__name__)
 
 Warn = Callable[[str, str], None]
@@ -260,8 +267,10 @@ class Logins:
                 self._close_soon(connection)
 
     def _close_soon(self, connection: Connection) -> None:
-        if connection.exchanges:
-            # A client that changes its own user must receive the response.
+        if any(exchange.api_key in _CHANGES for exchange in connection.exchanges):
+            # A client that changes its own user or token receives the response. Its next request
+            # closes the connection.
+            connection.expires_at = self.plane.monotonic()
             self.loop.call_later(RESPONSE_SECONDS_MAX, self.plane.close, connection, "")
         else:
             self.plane.close(connection, "")
