@@ -28,6 +28,8 @@ class ImageChange(NamedTuple):
     """Users whose settings changed: the name, and the credentials and quotas before and after."""
     acls: tuple[int, ...] = ()
     """Numbers of the nodes in the store whose ACLs changed: see ClusterImage.acls."""
+    new_tokens: tuple[str, ...] = ()
+    """Ids of delegation tokens that were created."""
     removed_tokens: tuple[str, ...] = ()
     """Ids of delegation tokens that were deleted."""
     has_new_quotas: bool = False

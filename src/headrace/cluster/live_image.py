@@ -89,14 +89,15 @@ class LiveImage:
     def set_tokens(self, found: Mapping[str, Token | None]) -> None:
         """Set some delegation tokens, by id; None removes a token."""
         tokens = self.image.tokens
+        new = tuple(id_ for id_, token in found.items() if token and id_ not in tokens)
         removed = tuple(id_ for id_, token in found.items() if token is None and id_ in tokens)
         for token_id, token in found.items():
             if token is None:
                 tokens.pop(token_id, None)
             else:
                 tokens[token_id] = token
-        if removed:
-            self.notify(ImageChange(removed_tokens=removed))
+        if new or removed:
+            self.notify(ImageChange(new_tokens=new, removed_tokens=removed))
 
     def set_quotas(self, found: Quotas) -> None:
         """Set the limits of some entities; an entity without limits is removed."""

@@ -26,9 +26,9 @@ from headrace.security.scram import (
     Scram,
     ScramFailed,
     ScramServer,
-    fake_credential,
 )
 from headrace.security.session import Session
+from headrace.security.unknown_users import UnknownUsers
 from headrace.security.user_names import name_error
 from headrace.wire.api_versions import respond_api_versions
 from headrace.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -114,7 +114,7 @@ class SaslMachine:
         self,
         mechanisms: tuple[str, ...],
         credentials: Credentials,
-        secret: bytes,
+        unknown: UnknownUsers,
         nonce: Callable[[], str],
         now: float,
         *,
@@ -132,7 +132,7 @@ class SaslMachine:
         self.deadline = now + LOGIN_SECONDS_MAX
         self._mechanisms = mechanisms
         self._credentials = credentials
-        self._secret = secret
+        self._unknown = unknown
         self._nonce = nonce
         self._versions_left = 2 if former is None else 0
         self._is_over = False
@@ -255,7 +255,7 @@ class SaslMachine:
             self._scram = ScramServer(
                 scram,
                 lambda user: self._credentials(scram.name, user),
-                self._secret,
+                self._unknown,
                 None if self._tokens is None else partial(self._token_credential, scram.name),
             )
         return Reply(data)
@@ -314,7 +314,7 @@ class SaslMachine:
             if credential is not None:
                 return Verify(scram, credential, password, True)
         scram = next(iter(SCRAMS.values()))
-        return Verify(scram, fake_credential(scram, user, self._secret), password, False)
+        return Verify(scram, self._unknown.credential(scram, user), password, False)
 
     def _done(
         self,

@@ -4,8 +4,8 @@ Pure. Nonces and secrets are arguments. The text of a credential is the one that
 
 S1  the server accepts no channel binding, and no authorization id other than the user name. It
     compares the GS2 header and both nonces with those of the first message
-S2  an unknown user gets a salt and an iteration count like any other user. The salt is the same
-    for each attempt. The exchange fails at the proof, and takes the same time as for other users
+S2  an unknown user gets a salt and an iteration count like any other user (unknown_users.py). The
+    exchange fails at the proof, and takes the same time as for other users
 S3  secrets are compared in constant time
 """
 
@@ -14,10 +14,13 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from headrace.security.user_names import name_error
+
+if TYPE_CHECKING:
+    from headrace.security.unknown_users import UnknownUsers
 
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16_384
@@ -113,13 +116,6 @@ def verifies(scram: Scram, credential: Credential, password: str) -> bool:
     return hmac.compare_digest(derived.stored_key, credential.stored_key)
 
 
-def fake_credential(scram: Scram, user: str, secret: bytes) -> Credential:
-    """The credential of a user that does not exist. It is always the same; no proof is valid."""
-    seed = hmac.digest(secret, f"{scram.name},{user}".encode(), "sha512")
-    keys = hmac.digest(secret, seed + b"stored", "sha512")[: scram.size]
-    return Credential(seed[:SALT_BYTES], keys, keys[::-1], ITERATIONS_MIN)
-
-
 class ScramFailed(Exception):
     """A message of the client is not valid, or its proof is wrong. The message is for the log."""
 
@@ -131,12 +127,10 @@ class ScramServer:
         self,
         scram: Scram,
         credentials: Callable[[str], Credential | None],
-        secret: bytes,
+        unknown: "UnknownUsers",
         token_credentials: Callable[[str], Credential | None] | None = None,
     ) -> None:
-        """`secret` hides which users exist. It must be random and stay the same.
-
-        `token_credentials` are those of delegation tokens by their id, for clients that send
+        """`token_credentials` are those of delegation tokens by their id, for clients that send
         tokenauth=true.
         """
         self.is_token = False
@@ -146,7 +140,7 @@ class ScramServer:
         self.credential: Credential | None = None
         """None if the user is unknown. The exchange then fails."""
         self._credentials = credentials
-        self._secret = secret
+        self._unknown = unknown
         self._exchange_credential: Credential | None = None
         self._binding = b""
         self._nonce = ""
@@ -168,10 +162,12 @@ class ScramServer:
                 raise ScramFailed("delegation tokens are disabled")
             self.is_token = True
             self._credentials = self._token_credentials
+            fake = self._unknown.of_token(self.scram, self.user)
+        else:
+            fake = self._unknown.credential(self.scram, self.user)
         self._binding = b64encode(match["header"].encode())
         self._nonce = match["nonce"] + server_nonce
         self.credential = self._credentials(self.user)
-        fake = fake_credential(self.scram, self.user, self._secret)
         used = self._exchange_credential = fake if self.credential is None else self.credential
         salt = b64encode(used.salt).decode()
         self._first_bare = match["bare"]

@@ -23,9 +23,12 @@ def token_hmac(key: str, token_id: str) -> bytes:
     return hmac.digest(key.encode(), token_id.encode(), "sha512")
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=20_000)
 def token_credential(key: str, mechanism: str, token_id: str) -> Credential:
-    """The credential that verifies the password of a token. Takes milliseconds, once per token."""
+    """The credential that verifies the password of a token.
+
+    Takes milliseconds, once per token and mechanism. There are at most 10,000 tokens.
+    """
     scram = SCRAMS[mechanism]
     password = token_hmac(key, token_id)
     salt = hmac.digest(password, b"salt", "sha512")[:SALT_BYTES]

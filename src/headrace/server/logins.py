@@ -38,18 +38,18 @@ from headrace.security.sasl_machine import (
     Failed,
     Reply,
     SaslMachine,
-    TokenLogin,
     Verify,
 )
 from headrace.security.scram import NONCE_BYTES, Credential
 from headrace.security.session import Session
-from headrace.security.tokens import token_credential
+from headrace.security.unknown_users import UnknownUsers
 from headrace.security.users import BROKER_USER, ended_credentials, stored_credential
 from headrace.server.connection import Connection
 from headrace.server.foreign import reason_to_reject
 from headrace.server.listener import Admission
 from headrace.server.plane import Plane
 from headrace.server.relogins import Relogins
+from headrace.server.token_logins import TokenLogins
 from headrace.server.transport import Transport
 from headrace.wire.apis import (
     ALTER_USER_SCRAM_CREDENTIALS,
@@ -93,16 +93,23 @@ class Logins:
         self.holding: dict[_Login, None] = {}
         """Logins with input that was not handled yet, oldest first."""
         self.scratch = memoryview(bytearray(READ_BYTES))
-        self._token_key = config.get_optional_str("delegation.token.secret.key") or ""
         self.checks = 0
         self._work: Work | None = None
         """The work of a failed check of a password; None if a user has changed since."""
+        self._unknown: UnknownUsers | None = None
+        """None before the first login."""
         self._broker = broker
         self._admission = admission
         self._warn = warn
         self.loop = asyncio.get_running_loop()
         self.worker = Worker("login", self.loop)
         self.relogins = Relogins(self)
+        self._tokens = TokenLogins(
+            config.get_optional_str("delegation.token.secret.key") or "",
+            broker.image.tokens,
+            broker.clock,
+            self.worker,
+        )
         self._bearer_keys = self._make_bearer_keys()
         broker.controller.on_change(self._changed)
         for version in range(3):
@@ -135,25 +142,14 @@ class Logins:
         return SaslMachine(
             config.mechanisms[listener],
             self._credential_of_broker if is_internal else self._credential_of_user,
-            salt_secret(self._broker.controller.secret.text),
+            self._unknown_users(),
             _nonce,
             now,
             lifetime_of=lambda mechanism: (
                 0.0 if is_internal else config.session_seconds(listener, mechanism)
             ),
             former=former,
-            tokens=None if is_internal or not self._token_key else self._token_login,
-        )
-
-    def _token_login(self, mechanism: str, token_id: str) -> TokenLogin | None:
-        token = self._broker.image.tokens.get(token_id)
-        now_ms = self._broker.clock.wall_ms()
-        if token is None or token.is_expired(now_ms):
-            return None
-        return TokenLogin(
-            token_credential(self._token_key, mechanism, token_id),
-            token.owner.partition(":")[2],
-            (min(token.expires_ms, token.max_ms) - now_ms) / 1000,
+            tokens=None if is_internal or not self._tokens.key else self._tokens.find,
         )
 
     def _make_bearer_keys(self) -> "BearerKeys | None":
@@ -181,6 +177,12 @@ class Logins:
         if self._work is None:
             self._work = failing_work(self._broker.image.users)
         return partial(verifies_plain, check.scram, check.credential, check.password, self._work)
+
+    def _unknown_users(self) -> UnknownUsers:
+        if self._unknown is None:
+            secret = salt_secret(self._broker.controller.secret.text)
+            self._unknown = UnknownUsers(secret, self._broker.image.users)
+        return self._unknown
 
     def _credential_of_user(self, mechanism: str, user: str) -> Credential | None:
         return stored_credential(self._broker.image.users, mechanism, user)
@@ -242,9 +244,12 @@ class Logins:
     def _changed(self, change: ImageChange) -> None:
         if change.users:
             self._work = None
+        self._tokens.derive(change.new_tokens)
         for token_id in change.removed_tokens:
             self._close_sessions_of_token(token_id)
         for user, before, after in change.users:
+            if self._unknown is not None:
+                self._unknown.change(before, after)
             ended = ended_credentials(before, after)
             if ended:
                 self._close_sessions(user, ended)

@@ -29,6 +29,7 @@ from headrace.security.bearer import (
 )
 from headrace.security.sasl_machine import CheckBearer, Done, Failed, Reply, SaslMachine
 from headrace.security.session import Session
+from headrace.security.unknown_users import UnknownUsers
 from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import Message, decode_response, encode_request
 
@@ -255,7 +256,7 @@ class Login:
         self.machine = SaslMachine(
             (OAUTHBEARER,),
             lambda *_: None,
-            b"s" * 32,
+            UnknownUsers(b"s" * 32),
             lambda: "n",
             0.0,
             lifetime_of=lambda _: lifetime_s,

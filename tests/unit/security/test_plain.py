@@ -10,6 +10,7 @@ from headrace.model.sasl import MECHANISMS, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from headrace.security.plain import failing_work, verifies_plain
 from headrace.security.sasl_machine import SaslMachine, Verify
 from headrace.security.scram import SCRAMS, credential_of, salted_password
+from headrace.security.unknown_users import UnknownUsers
 from headrace.security.users import stored_credential
 from headrace.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import encode_request
@@ -49,7 +50,7 @@ def check_of(user: str, password: str) -> Verify:
     def credentials(mechanism: str, name: str) -> Any:
         return stored_credential(USERS, mechanism, name)
 
-    machine = SaslMachine(MECHANISMS, credentials, b"s" * 32, lambda: "n", 0.0)
+    machine = SaslMachine(MECHANISMS, credentials, UnknownUsers(b"s" * 32), lambda: "n", 0.0)
     machine.receive(encode_request(SASL_HANDSHAKE, 1, 1, "", {"mechanism": PLAIN}), 0.0)
     token = f"\0{user}\0{password}".encode()
     action = machine.receive(

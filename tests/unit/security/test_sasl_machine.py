@@ -29,10 +29,11 @@ from headrace.security.sasl_machine import (
 )
 from headrace.security.scram import SCRAMS, Credential, credential_of, salted_password, verifies
 from headrace.security.scram_client import login_client
+from headrace.security.unknown_users import UnknownUsers
 from headrace.wire.apis import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import Message, decode_response, encode_request
 
-SECRET = b"s" * 32
+UNKNOWN = UnknownUsers(b"s" * 32)
 SALT = b"0123456789abcdef"
 
 
@@ -52,7 +53,7 @@ class Login:
     ) -> None:
         self.users = {(name, "alice"): stored(name) for name in credentials}
         self.machine = SaslMachine(
-            mechanisms, lambda name, user: self.users.get((name, user)), SECRET, lambda: "sn", 0.0
+            mechanisms, lambda name, user: self.users.get((name, user)), UNKNOWN, lambda: "sn", 0.0
         )
         self.is_raw = False
         self.auth_version = 2

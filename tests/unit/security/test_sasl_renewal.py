@@ -8,6 +8,7 @@ from headrace.security.sasl_machine import Action, Done, Failed, Reply, SaslMach
 from headrace.security.scram import SCRAMS, Credential, credential_of, salted_password
 from headrace.security.scram_client import login_client
 from headrace.security.session import Session
+from headrace.security.unknown_users import UnknownUsers
 from headrace.wire.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.wire.codec import Message, decode_response, encode_request
 
@@ -25,7 +26,7 @@ def machine(former: Session | None, lifetime_s: float = 60.0) -> SaslMachine:
     return SaslMachine(
         MECHANISMS,
         stored,
-        b"s" * 32,
+        UnknownUsers(b"s" * 32),
         lambda: "sn",
         0.0,
         lifetime_of=lambda _: lifetime_s,

@@ -15,15 +15,15 @@ from headrace.security.scram import (
     ScramServer,
     credential_from_text,
     credential_of,
-    fake_credential,
     salted_password,
     scram_of_code,
     verifies,
 )
 from headrace.security.scram_client import LoginFailed, ScramClient, login_client
+from headrace.security.unknown_users import UnknownUsers
 from headrace.security.user_names import name_error
 
-SECRET = bytes(range(32))
+UNKNOWN = UnknownUsers(bytes(range(32)))
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -44,7 +44,7 @@ PENCIL = {name: credential(name) for name in SCRAMS}
 
 def server(users: dict[str, Credential] | None = None) -> ScramServer:
     users = {"user": PENCIL[SCRAM_SHA_256]} if users is None else users
-    return ScramServer(SCRAMS[SCRAM_SHA_256], users.get, SECRET)
+    return ScramServer(SCRAMS[SCRAM_SHA_256], users.get, UNKNOWN)
 
 
 def test_server_follows_the_vector_of_rfc_7677() -> None:
@@ -168,7 +168,7 @@ def test_unknown_user_gets_a_stable_salt_and_fails_at_the_proof() -> None:
     (reply,) = replies
     assert reply.endswith(b",i=4096")
     assert len(reply) == len(SERVER_FIRST)
-    other = ScramServer(SCRAMS[SCRAM_SHA_256], lambda _: None, b"another secret")
+    other = ScramServer(SCRAMS[SCRAM_SHA_256], lambda _: None, UnknownUsers(b"another secret"))
     assert other.first(FIRST.encode(), SERVER_NONCE) != reply
 
 
@@ -215,7 +215,7 @@ def test_password_verifies_only_its_credential(name: str) -> None:
     scram = SCRAMS[name]
     assert verifies(scram, PENCIL[name], "pencil")
     assert not verifies(scram, PENCIL[name], "pencils")
-    assert not verifies(scram, fake_credential(scram, "user", SECRET), "pencil")
+    assert not verifies(scram, UNKNOWN.credential(scram, "user"), "pencil")
 
 
 def test_mechanisms_have_one_list() -> None:
@@ -229,7 +229,7 @@ def test_mechanisms_have_one_list() -> None:
 )
 def test_client_and_server_agree_on_any_valid_user_name(name: str, user: str) -> None:
     client = login_client(name, user, "pencil", "clientnonce")
-    exchange = ScramServer(SCRAMS[name], {user: PENCIL[name]}.get, SECRET)
+    exchange = ScramServer(SCRAMS[name], {user: PENCIL[name]}.get, UNKNOWN)
     challenge = exchange.first(client.next(b"") or b"", "servernonce")
     assert client.next(exchange.final(client.next(challenge) or b"")) is None
 

@@ -4,6 +4,7 @@ import pytest
 
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.security.scram import SCRAMS, ScramFailed, ScramServer
+from headrace.security.unknown_users import UnknownUsers
 from headrace.security.user_names import name_error, saslprep
 from headrace.security.users import check_new_user, check_user
 
@@ -60,6 +61,6 @@ def test_look_alike_name_is_rejected_at_creation_and_login(name: str, reason: st
         check_new_user(name, SCRAM.code)
     assert rejected.value.code == ErrorCode.UNACCEPTABLE_CREDENTIAL
     assert check_user(name, SCRAM.code) is SCRAM, "such a user can be deleted"
-    server = ScramServer(SCRAM, lambda user: None, b"secret")
+    server = ScramServer(SCRAM, lambda user: None, UnknownUsers(b"secret"))
     with pytest.raises(ScramFailed, match="the user name is not valid"):
         server.first(f"n,,n={name},r=nonce".encode(), "more")
