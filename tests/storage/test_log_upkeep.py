@@ -322,9 +322,7 @@ def test_nothing_beyond_the_high_watermark_is_dropped() -> None:
 
 
 def test_compacted_log_is_not_deleted_by_time_or_size() -> None:
-    config = topic_config(
-        retention_ms=1, retention_bytes=1, cleanup_policy=frozenset({"compact"}), deletes=False
-    )
+    config = topic_config(retention_ms=1, retention_bytes=1, deletes=False)
     log = aged(SimulatedFiles(), config, [0, 0])
     assert log.apply_retention(NOW_MS, 2) == 0
 

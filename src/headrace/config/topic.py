@@ -1,8 +1,8 @@
-"""The settings of one topic, typed, for the code that reads and writes its log.
+"""The settings of one topic, as typed values, for the code that reads and writes its log.
 
-``BrokerConfig.topic_config`` (or ``TopicConfig.resolve``) creates it from a topic's settings and
-the broker's defaults. Topics with the same settings share one object, so it must not be changed:
-``replace`` creates another one.
+`BrokerConfig.topic_config` and `TopicConfig.resolve` create an object from a topic's settings and
+the broker's defaults. Topics with the same settings share one object, which is never changed.
+`replace` creates another one.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,11 @@ _NO_OVERRIDES: Mapping[str, str] = {}
 @final
 class TopicConfig:
     __slots__ = (
-        "cleanup_policy",
         "compacts",
         "compression_codec",
         "compression_level",
-        "compression_type",
         "delete_retention_ms",
         "deletes",
-        "file_delete_delay_ms",
         "flush_messages",
         "flush_ms",
         "follower_replication_throttled_replicas",
@@ -40,7 +37,6 @@ class TopicConfig:
         "max_message_bytes",
         "message_timestamp_after_max_ms",
         "message_timestamp_before_max_ms",
-        "message_timestamp_type",
         "min_cleanable_dirty_ratio",
         "min_compaction_lag_ms",
         "min_insync_replicas",
@@ -55,17 +51,15 @@ class TopicConfig:
     )
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Create it from typed values by Kafka's names, which must include all topic rows."""
+        """`values` has the typed value of each topic setting, by Kafka's name."""
         self.segment_bytes: int = values["internal.segment.bytes"] or values["segment.bytes"]
         self.segment_ms: int = values["segment.ms"]
         self.segment_jitter_ms: int = values["segment.jitter.ms"]
         self.segment_index_bytes: int = values["segment.index.bytes"]
         self.index_interval_bytes: int = values["index.interval.bytes"]
-        self.file_delete_delay_ms: int = values["file.delete.delay.ms"]
 
-        self.cleanup_policy: frozenset[str] = frozenset(values["cleanup.policy"])
-        self.deletes: bool = "delete" in self.cleanup_policy
-        self.compacts: bool = "compact" in self.cleanup_policy
+        self.deletes: bool = "delete" in values["cleanup.policy"]
+        self.compacts: bool = "compact" in values["cleanup.policy"]
         self.retention_ms: int = values["retention.ms"]
         """-1: no limit."""
         self.retention_bytes: int = max(-1, values["retention.bytes"])
@@ -76,13 +70,11 @@ class TopicConfig:
         self.min_cleanable_dirty_ratio: float = values["min.cleanable.dirty.ratio"]
 
         self.max_message_bytes: int = values["max.message.bytes"]
-        self.compression_type: str = values["compression.type"]
-        self.compression_codec: int = _CODECS[self.compression_type]
+        self.compression_codec: int = _CODECS[values["compression.type"]]
         """The codec of batches on disk, or PRODUCER_CODEC."""
-        self.compression_level: int | None = _level(values, self.compression_type)
+        self.compression_level: int | None = _level(values)
         """The compression level; None is the default of the codec."""
-        self.message_timestamp_type: str = values["message.timestamp.type"]
-        self.uses_log_append_time: bool = self.message_timestamp_type == "LogAppendTime"
+        self.uses_log_append_time: bool = values["message.timestamp.type"] == "LogAppendTime"
         self.message_timestamp_before_max_ms: int = values["message.timestamp.before.max.ms"]
         self.message_timestamp_after_max_ms: int = values["message.timestamp.after.max.ms"]
 
@@ -93,8 +85,7 @@ class TopicConfig:
         self.leader_replication_throttled_replicas: frozenset[str] = frozenset(
             values["leader.replication.throttled.replicas"]
         )
-        """Members are partition:broker, or the only member is "*". So are those of the next field.
-        """
+        """Replicas as "partition:broker", or only "*" for all replicas; also in the next field."""
         self.follower_replication_throttled_replicas: frozenset[str] = frozenset(
             values["follower.replication.throttled.replicas"]
         )
@@ -130,7 +121,8 @@ class TopicConfig:
         return f"TopicConfig({pairs})"
 
 
-def _level(values: Mapping[str, Any], compression_type: str) -> int | None:
+def _level(values: Mapping[str, Any]) -> int | None:
+    compression_type = values["compression.type"]
     level: int | None = values.get(f"compression.{compression_type}.level")
     # Only for gzip, -1 means the default level. zstd has a level -1.
     return None if compression_type == "gzip" and level == -1 else level

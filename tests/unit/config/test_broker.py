@@ -392,7 +392,6 @@ def test_a_topic_config_is_typed() -> None:
             "min.cleanable.dirty.ratio": "0.25",
         }
     )
-    assert config.cleanup_policy == {"compact", "delete"}
     assert config.compacts
     assert config.deletes
     assert (config.compression_codec, config.compression_level) == (4, 7)
@@ -424,7 +423,7 @@ def test_the_default_topic_config_keeps_batches_and_leaves_syncing_to_the_page_c
     assert (config.compression_codec, config.compression_level) == (PRODUCER_CODEC, None)
     assert config.segment_bytes == 1 << 30
     assert (config.flush_messages, config.flush_ms) == (LONG_MAX, LONG_MAX)
-    assert config.cleanup_policy == {"delete"}
+    assert (config.deletes, config.compacts) == (True, False)
 
 
 def test_topics_with_the_same_settings_share_one_object() -> None:

@@ -1,13 +1,14 @@
-"""What the table lists as honoured is read somewhere."""
+"""Each setting that has an effect, according to the table, is read by some code."""
 
 from pathlib import Path
 
 import headrace
 from headrace.config.table import TOPIC_SETTINGS, broker_settings
+from headrace.config.topic import TopicConfig
 
 NOTHING_TO_DO = {
-    "file.delete.delay.ms",  # A reader holds a deleted segment open for as long as it needs it.
-    "log.flush.start.offset.checkpoint.interval.ms",  # It is written before it counts.
+    "file.delete.delay.ms",  # A reader of a deleted segment keeps its file open instead.
+    "log.flush.start.offset.checkpoint.interval.ms",  # A log start is durable before its use.
     "zookeeper.ssl.keystore.type",
     "zookeeper.ssl.truststore.type",
 }
@@ -20,7 +21,7 @@ OTHER_NAMES = {
     "internal.segment.bytes": ".segment_bytes",
     "message.timestamp.type": ".uses_log_append_time",
 }
-"""Where a TopicConfig has a setting under another name than its own."""
+"""Attributes of TopicConfig that do not have the name of their setting."""
 
 
 def sources() -> str:
@@ -46,3 +47,11 @@ def test_every_honoured_setting_is_read_by_some_code() -> None:
         if row.has_effect and name not in synonyms and f'"{name}"' not in text
     }
     assert unread == NOTHING_TO_DO
+
+
+def test_a_topic_config_has_an_attribute_for_every_setting_that_code_reads() -> None:
+    config = TopicConfig.resolve()
+    for name, row in TOPIC_SETTINGS.items():
+        if row.has_effect and name not in NOTHING_TO_DO:
+            attribute = OTHER_NAMES.get(name, "." + name.replace(".", "_"))
+            assert hasattr(config, attribute.removeprefix(".")), name

@@ -18,7 +18,6 @@ from headrace.config.table import (
     nearest_name,
     unknown_name,
 )
-from headrace.config.topic import TopicConfig
 
 
 def topic_row(name: str) -> Setting:
@@ -285,10 +284,3 @@ def test_values_are_written_as_kafka_writes_them() -> None:
     assert render(0.5) == "0.5"
     assert render(1.7976931348623157e308) == "1.7976931348623157E308"
     assert render(None) is None
-
-
-def test_a_topic_config_has_an_attribute_for_every_honoured_setting() -> None:
-    config = TopicConfig.resolve()
-    for name, row in TOPIC_SETTINGS.items():
-        if row.has_effect and not row.is_hidden and not name.endswith(".level"):
-            assert hasattr(config, name.replace(".", "_")), name
