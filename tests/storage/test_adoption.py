@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from headrace.config.topic import TopicConfig
-from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.directory.directory_lock import DirectoryError
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.upkeep.checkpoints import encode_epochs, encode_offsets, encode_partition_metadata
 from headrace.model.acls import Acl, Operation
 from headrace.model.cluster import ClusterImage

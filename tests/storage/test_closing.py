@@ -49,7 +49,7 @@ def high_watermarks() -> dict[TopicPartition, int]:
 def found(files: SimulatedFiles) -> tuple[bool, dict[int, list[int]]]:
     """Whether the last stop was clean, and the offsets of each log after recovery."""
     directory = opened(files)
-    was_clean = directory.was_clean
+    was_clean = directory.proof.was_clean
     directory.load(WANTED)
     return was_clean, {log.partition.partition: offsets(log) for log in directory.logs()}
 

@@ -176,7 +176,7 @@ def test_jobs_run_in_another_thread_during_appends(tmp_path: Path) -> None:
     assert directory.close({PARTITION: 600})
     directory.open()
     directory.load({PARTITION: (TOPIC_ID, config)})
-    assert directory.was_clean
+    assert directory.proof.was_clean
     assert values(directory.logs()[0]) == [f"{n}" for n in range(600)]
     directory.close({})
 

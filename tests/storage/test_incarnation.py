@@ -128,7 +128,7 @@ def test_a_real_directory_keeps_its_proof_when_moved_and_not_when_copied(tmp_pat
     directory = LogDirectory(str(path), files, SystemClock())
     directory.open()
     directory.registered(5)
-    files.close(directory._lock)
+    files.close(directory._lock.fd)
     shutil.copytree(path, tmp_path / "copy")
     assert kept_at(tmp_path / "copy") == (-1, -1)
     path.rename(tmp_path / "moved")
@@ -138,7 +138,7 @@ def test_a_real_directory_keeps_its_proof_when_moved_and_not_when_copied(tmp_pat
 def kept_at(path: Path) -> tuple[int, int]:
     directory = LogDirectory(str(path), SystemFiles(), SystemClock())
     directory.open()
-    directory.files.close(directory._lock)
+    directory.files.close(directory._lock.fd)
     return directory.kept_epoch, directory.last_epoch
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.directory.directory_lock import DirectoryError
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
 from headrace.log.state import LogSettings
 from headrace.model.errors import ApiError, ErrorCode
@@ -167,8 +168,8 @@ def check_new_writes(workload: Workload, directory: LogDirectory, log: Log) -> N
     before = answers(log)
     assert directory.close({}, broker_epoch=4)
     second, log = reopen(workload, directory.files)  # type: ignore[arg-type]
-    assert second.was_clean
-    assert second.previous_broker_epoch == 4
+    assert second.proof.was_clean
+    assert second.proof.clean_epoch == 4
     assert answers(log) == before
     assert not second.files.exists("/data/.kafka_cleanshutdown")
 
@@ -204,7 +205,7 @@ def test_the_workload_rolls_drops_segments_and_closes_cleanly() -> None:
     workload.run()
     assert workload.start >= 10
     directory, log = reopen(workload, workload.files.killed())
-    assert directory.was_clean
+    assert directory.proof.was_clean
     assert len(log.segments.all) >= 3
     assert log.durable.recovery_point == log.log_end_offset
     check_prefix(workload, log, len(workload.staged))

@@ -9,7 +9,8 @@ import pytest
 
 from headrace.env.clock import SystemClock
 from headrace.env.files import SystemFiles
-from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.directory.directory_lock import DirectoryError
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.directory.partition_directories import parse_partition
 from headrace.log.state import LogSettings
 from headrace.model.topics import TopicPartition
@@ -46,8 +47,8 @@ def test_partitions_are_opened_after_a_restart() -> None:
     assert directory.close({A: 1, B: 1}, broker_epoch=5)
     directory = opened(files.power_lost())
     assert directory.unopened == [A, B]
-    assert directory.was_clean
-    assert directory.previous_broker_epoch == 5
+    assert directory.proof.was_clean
+    assert directory.proof.clean_epoch == 5
     assert directory.high_watermarks == {A: 1, B: 1}
     directory.load(WANTED)
     assert [values(log) for log in directory.logs()] == [["of a-0"], ["of b-with-dashes-12"]]
@@ -82,7 +83,7 @@ def test_a_marker_of_another_broker_epoch_does_not_count() -> None:
     for expected, is_clean in ((None, True), (5, True), (6, False)):
         directory = LogDirectory("/data", files.killed(), ManualClock())
         directory.open(expected)
-        assert directory.was_clean is is_clean
+        assert directory.proof.was_clean is is_clean
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 0}', b'{"brokerEpoch": "x"}'])
@@ -90,7 +91,7 @@ def test_a_garbled_marker_is_none(content: bytes) -> None:
     files = SimulatedFiles()
     opened(files).close({})
     files.write_file("/data/.kafka_cleanshutdown", content, sync=True)
-    assert not opened(files.killed()).was_clean
+    assert not opened(files.killed()).proof.was_clean
 
 
 def test_marker_is_deleted_durably_before_the_first_append() -> None:

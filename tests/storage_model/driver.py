@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.directory.directory_lock import DirectoryError
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
 from headrace.log.recovery.opening import read_log_checkpoint
 from headrace.log.state import LogSettings
@@ -222,7 +223,7 @@ class Driver:
         before.open()
         if before.kept_epoch < 0 or str(PARTITION) not in before.recorded.ids:
             return  # No proof, or the crash came before the partition was recorded.
-        if not is_whole and not before.incarnation.is_cached:
+        if not is_whole and not before.proof.incarnation.is_cached:
             return  # After a clean stop, only the checkpoint shows a missing segment.
         for info in files.list_directory(path):
             if is_whole or ".log" in info.name:
@@ -253,7 +254,7 @@ class Driver:
         self.was_clean = None
         try:
             self._open()
-            self.was_clean = self.directory.was_clean
+            self.was_clean = self.directory.proof.was_clean
         except (SimulatedCrash, OSError, ApiError, DirectoryError) as error:
             second = isinstance(error, SimulatedCrash) and again % 2 == 1
             lost_power = lost_power or second

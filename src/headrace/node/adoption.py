@@ -29,7 +29,8 @@ from uuid import UUID
 from headrace.controller.acl_admin import CHANGES_MAX
 from headrace.controller.service import Controller
 from headrace.env.files import Files
-from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.directory.directory_lock import DirectoryError
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.recovery.leftovers import offset_of
 from headrace.log.scan import BatchWalk
 from headrace.log.upkeep.checkpoints import (

@@ -24,7 +24,8 @@ from headrace.coordination.layout import CLUSTER_ID, LayoutError, decode_cluster
 from headrace.coordination.port import NoNode, SessionState, Store, StoreUnavailable
 from headrace.coordination.retries import retry
 from headrace.log.directory.directory_jobs import RemoveDirectories
-from headrace.log.directory.log_directory import DirectoryError, LogDirectory
+from headrace.log.directory.directory_lock import DirectoryError
+from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
 from headrace.log.state import LogSettings, report_failure
 from headrace.model.errors import ApiError

@@ -3,29 +3,26 @@
 Loop thread only, like the logs; start-up, `create` and `close` wait for the disk.
 
 1. One process at a time uses the directory: it holds the lock from `open` to `close`.
-2. The clean-shutdown marker is written last, and is removed before the first append. It is valid
-   only for the expected broker epoch (I17). After a kill, the marker of `incarnation` applies.
-3. A partition directory is served only for the topic id that it was created for (B10). A directory
+2. A partition directory is served only for the topic id for which it was created (B10). A directory
    of an unknown topic stays until `remove_strays`. A directory whose partition was reassigned to
    other brokers is removed.
 """
 
 import errno
-import json
 import logging
 import os
 import uuid
 from collections.abc import Collection, Container, Mapping
-from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
 from headrace.config.topic import TopicConfig
 from headrace.env.clock import Clock, WallClockCheck
-from headrace.env.files import DirectoryInUse, Files
+from headrace.env.files import Files
 from headrace.env.rate_limited_log import RecurringProblem
 from headrace.log import errors
-from headrace.log.directory import incarnation, offset_files
+from headrace.log.directory import offset_files
+from headrace.log.directory.data_proof import DataProof
 from headrace.log.directory.directory_jobs import (
     DELETE_SUFFIX,
     DeletedDirectories,
@@ -33,7 +30,7 @@ from headrace.log.directory.directory_jobs import (
     WriteCheckpoints,
     id_in_name,
 )
-from headrace.log.directory.incarnation import Incarnation
+from headrace.log.directory.directory_lock import DirectoryError, DirectoryLock
 from headrace.log.directory.offset_files import KafkaOffsets
 from headrace.log.directory.partition_directories import (
     belongs_to,
@@ -60,10 +57,6 @@ _PROCESS_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors that do not concern only one log, so the start fails."""
 
 
-class DirectoryError(Exception):
-    """The data directory cannot be used; the message contains the next step."""
-
-
 class LogDirectory:
     def __init__(
         self,
@@ -83,15 +76,8 @@ class LogDirectory:
         self.open_segments = OpenSegments(open_max)
         self._checkpoint_problem = RecurringProblem(_LOG, clock.monotonic)
         self._write_problem = RecurringProblem(_LOG, clock.monotonic)
-        self.was_clean = False
-        """Whether the previous process shut down cleanly."""
-        self.previous_broker_epoch = -1
-        self.incarnation = Incarnation()
-        """The proof of the marker of the last registration."""
-        self._broker_epoch = -1
-        """The current registration."""
-        self._has_failed = False
-        """Whether a log of this process has failed."""
+        self.proof = DataProof(files, self.path)
+        """The proof that the directory still has all writes of the previous process."""
         self.identity: dict[str, str] = {}
         """The content of meta.properties: cluster.id, node.id, directory.id."""
         self.directory_id = id_text(uuid.uuid4())
@@ -113,39 +99,19 @@ class LogDirectory:
         self._deleted_before: set[TopicPartition] = set()
         """Deleted partitions. Kafka's checkpoint files can still have their offsets."""
         self._logs: dict[TopicPartition, Log] = {}
-        self._lock = -1
+        self._lock = DirectoryLock(files, self.path)
         self._is_new = False
         """Whether no broker has used the directory before this start."""
-        self._entries_before: set[str] | None = None
-        """The entries before this start; None if the directory did not exist."""
 
     # Start
 
     def open(self, expected_broker_epoch: int | None = None) -> None:
         """Lock the directory and list its content. `load` opens the logs."""
-        try:
-            if self.files.exists(self.path):
-                self._entries_before = {each.name for each in self.files.list_directory(self.path)}
-            else:
-                self.files.make_directory(self.path)
-                self.files.sync_directory(os.path.dirname(self.path))
-            self._lock = self.files.lock(self._file(checkpoints.LOCK), f"{os.getpid()}\n")
-        except DirectoryInUse as error:
-            process = f"process {error.holder}" if error.holder else "another process"
-            raise DirectoryError(
-                f"Data directory {self.path} is in use by {process}. Stop it with headrace down, "
-                "or choose another directory with --data or log.dirs."
-            ) from None
-        except OSError as error:
-            raise DirectoryError(
-                f"Cannot use data directory {self.path}: {error.strerror}. Fix that, or choose "
-                "another directory with --data or log.dirs."
-            ) from None
+        self._lock.acquire()
         self.identity = checkpoints.decode_meta_properties(self._read(checkpoints.META_PROPERTIES))
         self._is_new = not self.identity
         self.directory_id = self.identity.get("directory.id") or self.directory_id
-        self._read_marker(expected_broker_epoch)
-        self.incarnation = incarnation.read(self.files, self.path)
+        self.proof.read(expected_broker_epoch)
         self.high_watermarks = offset_files.read_high_watermarks(self.files, self.path)
         self._kafka_offsets = offset_files.read_kafka_offsets(self.files, self.path)
         for info in self.files.list_directory(self.path):
@@ -161,32 +127,16 @@ class LogDirectory:
 
     def abandon(self) -> None:
         """Unlock the directory after a failed start. Remove new files if no broker ever used it."""
-        if self._lock < 0:
-            return
-        if self._is_new:
-            with suppress(OSError):
-                self._remove_new_files()
-        self.files.close(self._lock)
-        self._lock = -1
-
-    def _remove_new_files(self) -> None:
-        entries = self.files.list_directory(self.path)
-        if any(each.is_directory for each in entries):
-            return
-        before = self._entries_before or set()
-        for name in (each.name for each in entries if each.name not in before):
-            self.files.remove(self._file(name))
-        if self._entries_before is None:
-            self.files.remove_directory(self.path)
+        self._lock.abandon(self._is_new)
 
     def _find_lost(self) -> None:
         # A clean stop also records directories that were renamed before.
         aside = (
             []
-            if self.was_clean
+            if self.proof.was_clean
             else [*self.strays, *map(os.path.basename, self._deleted_directories.paths)]
         )
-        self.recorded.read(set(map(str, self.unopened)), self.incarnation.is_cached, aside)
+        self.recorded.read(set(map(str, self.unopened)), self.proof.incarnation.is_cached, aside)
         lost = filter(None, map(parse_partition, self.recorded.lost))
         if names := summary(list(lost)):
             message = (
@@ -194,11 +144,6 @@ class LogDirectory:
             )
             message += "is trusted as complete: directory=%s partitions=%s"
             _LOG.error(message, self.path, names)
-
-    @property
-    def _has_all_writes(self) -> bool:
-        """Whether the directory has all writes of the previous process, except removed files."""
-        return self.was_clean or self.incarnation.is_cached
 
     def claim(self, cluster_id: str, node_id: int, **more: str) -> None:
         """Assign the directory to this node; raises if it belongs to another one."""
@@ -227,29 +172,21 @@ class LogDirectory:
     @property
     def kept_epoch(self) -> int:
         """The broker epoch whose writes are all still in this directory; -1 without a proof."""
-        if self.recorded.lost:
-            return -1
-        if self.was_clean:
-            return self.previous_broker_epoch
-        return self.incarnation.broker_epoch if self.incarnation.is_cached else -1
+        return -1 if self.recorded.lost else self.proof.kept_epoch
 
     @property
     def last_epoch(self) -> int:
         """The last broker epoch that wrote to this directory; -1 if unknown."""
-        return self.previous_broker_epoch if self.was_clean else self.incarnation.broker_epoch
+        return self.proof.last_epoch
 
     def registered(self, broker_epoch: int) -> None:
-        """Store the new registration of this broker in the marker."""
-        if not self._has_failed:
-            self._broker_epoch = broker_epoch
-            incarnation.write(self.files, self.path, broker_epoch)
+        """This broker has registered with a new broker epoch."""
+        self.proof.registered(broker_epoch)
 
     def _log_failed(self, report: Report, partition: TopicPartition, error: OSError) -> None:
-        """Withdraw the proof: the kernel can have dropped pages that were not written."""
+        """Report the failure; the kernel can have dropped pages that were not written."""
         report(partition, error)
-        if not self._has_failed:
-            self._has_failed = True
-            incarnation.withdraw(self.files, self.path, self._broker_epoch)
+        self.proof.withdraw()
 
     def _write_rejected(self, partition: TopicPartition, error: OSError) -> None:
         self._write_problem.log(
@@ -284,7 +221,7 @@ class LogDirectory:
             try:
                 if not self._belongs_or_set_aside(partition, topic_id):
                     continue
-                log = self._open_log(partition, topic_id, config, self.was_clean)
+                log = self._open_log(partition, topic_id, config, self.proof.was_clean)
             except OSError as error:
                 if error.errno in _PROCESS_ERRORS:
                     raise
@@ -304,18 +241,7 @@ class LogDirectory:
         if self.lost_file_count:
             message = "recovery set files aside, 'headrace log check' lists them: dir=%s files=%d"
             _LOG.error(message, self.path, self.lost_file_count)
-        # After appends, a crash must not look like a clean shutdown.
-        if self.files.exists(self._file(checkpoints.CLEAN_SHUTDOWN)):
-            self.files.remove(self._file(checkpoints.CLEAN_SHUTDOWN))
-            self.files.sync_directory(self.path)
-
-    def _read_marker(self, expected_broker_epoch: int | None) -> None:
-        try:
-            content = json.loads(self._read(checkpoints.CLEAN_SHUTDOWN))
-            self.previous_broker_epoch = int(content["brokerEpoch"])
-        except (ValueError, KeyError, TypeError):
-            return
-        self.was_clean = expected_broker_epoch in (None, self.previous_broker_epoch)
+        self.proof.remove_clean_marker()
 
     def _read(self, name: str) -> bytes:
         try:
@@ -441,7 +367,7 @@ class LogDirectory:
 
     def _create(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         path = self._file(str(partition))
-        is_synced = self.was_clean and partition in self.unopened
+        is_synced = self.proof.was_clean and partition in self.unopened
         if not self.files.exists(path) or not self._belongs_or_set_aside(partition, topic_id):
             self.files.make_directory(path)
             self._deleted_directories.unopened.add(str(partition))
@@ -455,7 +381,7 @@ class LogDirectory:
     def go_offline_if_incomplete(self, log: Log) -> None:
         """Take the log of an in-sync replica offline if it lacks committed records."""
         committed = self.high_watermarks.get(log.partition, 0)
-        if self._has_all_writes and log.log_end_offset < committed:
+        if self.proof.has_all_writes and log.log_end_offset < committed:
             end = int(log.log_end_offset)
             reason = f"it ends at offset {end}, below its high watermark {committed}"
             log.go_offline(IncompleteFiles(reason), reason)
@@ -569,27 +495,19 @@ class LogDirectory:
 
         No job may be running. A job that has not started is dropped.
         """
-        if self._lock < 0:
+        if self._lock.fd < 0:
             return False
         now_ms = self.clock.wall_ms()
         while self.put_aside():
             yield 0
         logs = list(self._logs.values())
-        sync_all = partial(self.files.sync_file_system, self._lock, [log.path for log in logs])
+        sync_all = partial(self.files.sync_file_system, self._lock.fd, [log.path for log in logs])
         is_clean = yield from closing.close_all(logs, now_ms, sync_all)
         self.checkpoint_job(high_watermarks).run()
         self.checkpoint_job(high_watermarks)
         self.recorded.close()
         if is_clean:
-            content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
-            try:
-                self.files.replace_file(self._file(checkpoints.CLEAN_SHUTDOWN), content)
-            except OSError as error:
-                _LOG.warning(
-                    "clean-shutdown marker not written: directory=%s error=%s", self.path, error
-                )
-                is_clean = False
+            is_clean = self.proof.write_clean_marker(broker_epoch)
         self._logs.clear()
-        self.files.close(self._lock)
-        self._lock = -1
+        self._lock.release()
         return is_clean
