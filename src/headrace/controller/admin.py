@@ -58,6 +58,7 @@ class Admin:
         *,
         entropy: Callable[[int], bytes],
         avoided: Callable[[], Collection[int]],
+        wall_ms: Callable[[], int],
     ) -> None:
         """`avoided` returns registered brokers that should get no replicas of new partitions."""
         self._limits = limits
@@ -70,6 +71,7 @@ class Admin:
         self._check_topic_config = check_topic_config
         self._check_broker_config = check_broker_config
         self._entropy = entropy
+        self._wall_ms = wall_ms
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._replicas_being_added = 0
         self._stopping = False
@@ -290,11 +292,17 @@ class Admin:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def allocate_producer_ids(self, first_min: int) -> tuple[int, int]:
+        """A block of producer ids that were never used: the first id, and the count.
+
+        The ids are not below the time in milliseconds. So they are new even if the store was
+        restored from an older copy. With the id of a former producer, a batch could be taken for
+        one that is already stored, and be lost.
+        """
         async with self._locks.hold(layout.PRODUCER_IDS):
             try:
                 for _ in range(_ATTEMPTS_MAX):
                     data, stat = await self._store.get(layout.PRODUCER_IDS)
-                    first = max(layout.decode_producer_ids(data), first_min)
+                    first = max(layout.decode_producer_ids(data), first_min, self._wall_ms())
                     after = layout.encode_producer_ids(first + layout.PRODUCER_IDS_PER_BLOCK)
                     # After an unknown outcome, a block can be lost, but is not allocated twice.
                     if await self._writer.commit([Set(layout.PRODUCER_IDS, after, stat.version)]):

@@ -126,6 +126,7 @@ class Controller:
             check_broker_config,
             entropy=entropy,
             avoided=self._brokers_to_avoid,
+            wall_ms=clock.wall_ms,
         )
         self._writers = _Writers(
             AclAdmin(store, self._live_image, self._writer, locks),

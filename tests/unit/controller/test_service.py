@@ -6,6 +6,7 @@ from pathlib import Path
 from headrace.cluster.changes import ImageChange
 from headrace.controller.service import Controller
 from headrace.controller.topics_machine import TopicLimits
+from headrace.coordination import layout
 from headrace.coordination.embedded import EmbeddedServer
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicState
@@ -248,13 +249,27 @@ async def test_settings_of_an_unknown_broker_are_rejected(broker: Broker) -> Non
 @scenario
 async def test_no_producer_id_is_given_twice(broker: Broker) -> None:
     controller = broker.controller
-    assert await controller.allocate_producer_ids() == (0, 1000)
+    first = (await controller.allocate_producer_ids())[0]
     blocks = await asyncio.gather(*(controller.allocate_producer_ids() for _ in range(5)))
-    assert sorted(blocks) == [(1000 * turn, 1000) for turn in range(1, 6)]
+    used = {first, *(block for block, _ in blocks)}
+    assert len(used) == 6
     ids = await asyncio.gather(*(controller.next_producer_id() for _ in range(2500)))
-    assert sorted(ids) == list(range(6000, 8500))
+    assert len({*ids}) == 2500
+    assert min(ids) >= max(used) + 1000
     controller = await broker.restart()
-    assert await controller.next_producer_id() >= 9000
+    assert await controller.next_producer_id() > max(ids)
+
+
+@scenario
+async def test_no_producer_id_is_given_twice_if_the_store_is_an_older_copy(broker: Broker) -> None:
+    admin = broker.controller._admin
+    first, _ = await broker.controller.allocate_producer_ids()
+    await broker.store.set(layout.PRODUCER_IDS, layout.encode_producer_ids(0))
+    admin._wall_ms = lambda: first + 60_000
+    assert await broker.controller.allocate_producer_ids() == (first + 60_000, 1000)
+    # The clock is stepped back.
+    admin._wall_ms = lambda: first
+    assert await broker.controller.allocate_producer_ids() == (first + 61_000, 1000)
 
 
 @scenario
@@ -281,7 +296,7 @@ async def test_full_disk_is_an_error_for_the_client_and_changes_nothing(
     broker.database.is_full = False
     assert await broker.topics_in_store() == {"old": old}
     new = await controller.create_topic("new", partitions=250)
-    assert await controller.next_producer_id() == 0
+    assert await controller.next_producer_id() > 0
     assert await broker.topics_in_store() == {"old": old, "new": new}
 
 
