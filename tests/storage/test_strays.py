@@ -284,3 +284,10 @@ def test_many_strays_are_removed_without_a_pass_over_all_of_them_for_each(
     shell.work()
     assert len(shell.paths) == len(directory.unopened) == 100
     assert count <= 400
+
+
+def test_name_of_a_topic_is_not_the_id_of_a_renamed_directory() -> None:
+    directory = opened(SimulatedFiles(), {})
+    partition = TopicPartition(f"a.{OTHER_ID.hex[:-1]}", 0)
+    directory.create(partition, ID, CONFIG)
+    assert directory.recorded_id(str(partition)) == ID

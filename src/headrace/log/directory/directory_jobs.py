@@ -12,6 +12,8 @@ _LOG = logging.getLogger(__name__)
 
 def id_in_name(name: str, ending: str) -> uuid.UUID | None:
     """The id in the name of a renamed directory."""
+    if not name.endswith(ending):
+        return None
     try:
         return uuid.UUID(hex=name.removesuffix(ending).rpartition(".")[2])
     except ValueError:
