@@ -138,7 +138,7 @@ MUTATIONS = (
         "headrace/replication/partition.py",
         (
             (
-                "        if not self.is_leader or self.has_elr or self.is_short():\n",
+                "        if not self.is_leader or self.has_elr or self.is_under_min_isr():\n",
                 "        if not self.is_leader:\n",
             ),
         ),

@@ -90,9 +90,9 @@ class ProduceHandler:
         peer.exchanges.append(exchange)
         peer.work += len(request.partitions)
         if request.acks < -1 or request.acks > 1:
-            _refuse_all(exchange, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1.")
+            _reject_all(exchange, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1.")
         elif request.transactional_id is not None:
-            _refuse_all(
+            _reject_all(
                 exchange,
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "Transactions are not supported yet.",
@@ -117,7 +117,7 @@ class ProduceHandler:
         exchange.throttle_ms = wait_ms
         peer.exchanges.append(exchange)
         for part in request.partitions:
-            exchange.refuse(part, ErrorCode.REQUEST_TIMED_OUT)
+            exchange.reject(part, ErrorCode.REQUEST_TIMED_OUT)
         self.appends.produced.append(exchange)
 
     def _stage_partitions(self, exchange: ProduceExchange) -> bool:
@@ -132,7 +132,7 @@ class ProduceHandler:
             if exchange.request.acks == ACKS_ALL:
                 code: i64 = partition.acks_all_error()
                 if code != 0:
-                    exchange.refuse(part, code)
+                    exchange.reject(part, code)
                     if code == ErrorCode.NOT_ENOUGH_REPLICAS:
                         part.message = partition.isr_shortage()
                         part.log_start_offset = partition.log.log_start_offset
@@ -153,7 +153,7 @@ class ProduceHandler:
                     # Decompression would block the loop for too long: a worker thread checks it.
                     self._stage_later(exchange, partition, part, batch)
                     return False
-                _refuse(part, error, partition)
+                _reject(part, error, partition)
                 continue
             self._stage(exchange, partition, part, batch)
         return True
@@ -169,11 +169,11 @@ class ProduceHandler:
         if partition is not None and partition.is_internal:
             part.error = ErrorCode.INVALID_TOPIC
         elif partition is not None:
-            exchange.refuse(part, partition.not_leader_error())
+            exchange.reject(part, partition.not_leader_error())
         elif by_id and not self.partitions.knows_id(part.key):
-            exchange.refuse(part, ErrorCode.UNKNOWN_TOPIC_ID)
+            exchange.reject(part, ErrorCode.UNKNOWN_TOPIC_ID)
         else:
-            exchange.refuse(part, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            exchange.reject(part, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return None
 
     def _read(
@@ -200,7 +200,7 @@ class ProduceHandler:
                 )
             return batch
         except ApiError as error:
-            _refuse(part, error, partition)
+            _reject(part, error, partition)
             return None
 
     def _stage(
@@ -208,23 +208,23 @@ class ProduceHandler:
     ) -> None:
         if not partition.is_leader:
             # This broker lost the leadership while a worker thread checked the batch.
-            exchange.refuse(part, partition.not_leader_error())
+            exchange.reject(part, partition.not_leader_error())
             return
-        if exchange.peer.refusals:
-            reason: i64 = exchange.refusal_before(part, batch, partition)
+        if exchange.peer.rejections:
+            reason: i64 = exchange.earlier_rejection(part, batch, partition)
             if reason != 0:
-                exchange.refuse(part, reason)
+                exchange.reject(part, reason)
                 return
         try:
             base_offset: i64 = partition.stage(batch, self.appends.now_ms)
         except ApiError as error:
             if error.code in _PRODUCER_STATE_ERRORS and self.appends.may_be_stale():
                 # The producer can have written to a newer leader, so this error could be wrong.
-                exchange.refuse(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                exchange.reject(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 return
             if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
-                exchange.refuse(part, error.code)
-            _refuse(part, error, partition)
+                exchange.reject(part, error.code)
+            _reject(part, error, partition)
             return
         part.base_offset = base_offset
         part.end_offset = base_offset + batch.last_offset_delta + 1
@@ -256,7 +256,7 @@ class ProduceHandler:
                 return admit(batch, rules, now_ms, rules.decompressed_bytes_max)
             except ApiError as error:
                 # Not raised: its traceback would keep the decompressed records in memory.
-                _refuse(part, error, partition)
+                _reject(part, error, partition)
                 return None
 
         def done(admitted: object, error: BaseException | None) -> None:
@@ -274,7 +274,7 @@ class ProduceHandler:
         self.worker.submit(job, done)
 
 
-def _refuse(part: ProducePartition, error: ApiError, partition: Partition) -> None:
+def _reject(part: ProducePartition, error: ApiError, partition: Partition) -> None:
     part.error = error.code
     part.message = error.message
     if error.code not in _WITHOUT_START_OFFSET and not isinstance(error, MalformedBatch):
@@ -283,7 +283,7 @@ def _refuse(part: ProducePartition, error: ApiError, partition: Partition) -> No
         part.bad_records = error.record_indexes
 
 
-def _refuse_all(exchange: ProduceExchange, code: i64, message: str) -> None:
+def _reject_all(exchange: ProduceExchange, code: i64, message: str) -> None:
     for part in exchange.request.partitions:
         part.error = code
         part.message = message

@@ -102,7 +102,7 @@ class PartitionLog(CommitListener):
             self.failed()
         else:
             self.advanced()
-            if self._partition.is_short():
+            if self._partition.is_under_min_isr():
                 self.shrunk()
         return future
 

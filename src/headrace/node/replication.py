@@ -127,7 +127,7 @@ class Replication:
             self._set_rates()
             settings = FetcherSettings.of(self._config)
             if settings != self._fetchers.settings:
-                self._fetchers.use(settings)
+                self._fetchers.apply_settings(settings)
 
     def _set_rates(self) -> None:
         now_ms = int(self._clock.monotonic() * 1000)

@@ -1,10 +1,11 @@
 """The write path: writes staged batches, advances high watermarks, acknowledges.  # HOT
 
-Handlers stage batches while requests arrive. At the end of a loop iteration, `flush` writes offset
-commits (`before_flush`), then the staged batches. It then wakes long polls, and acknowledges the
-batches. A failed write fails the requests of its partition only.
+Handlers stage batches while requests arrive. At the end of a loop iteration, `flush` first writes
+the offset commits (`before_flush`), then the staged batches. It wakes long polls, and acknowledges
+the batches. A failed write fails only the requests for its partition.
+
 With acks=all, an acknowledgement waits for the high watermark, which rises with the fetch offsets
-of the followers. Starts the jobs of the logs, such as syncs, on a worker thread.
+of the followers. The queue also starts the jobs of the logs, such as syncs, on a worker thread.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class AppendQueue:
         self.clock = clock
         self.worker = worker
         self.send_responses = send_responses
-        """Flushes and sends responses; called for work that ends outside of an iteration."""
+        """Flushes and sends responses. Called after work outside of an iteration of the server."""
         self.may_be_stale = may_be_stale
         """Whether this broker is not connected to ZooKeeper: another broker can be the leader."""
         self._takes_jobs = True
@@ -108,7 +109,7 @@ class AppendQueue:
     def _written(self, partition: Partition, end_offset_before: i64) -> None:
         if partition.log.durable.is_job_requested:
             self.start_job(partition)
-        partition.demand_sync()
+        partition.update_sync_from()
         if partition.followers:
             partition.appended(end_offset_before, i64(int(self.clock.monotonic() * 1000)))
         self.commit(partition)
@@ -118,12 +119,12 @@ class AppendQueue:
         if partition.advance():
             self._release_committed(partition)
             partition.listeners.committed()
-        elif partition.is_leader and partition.is_short():
+        elif partition.is_leader and partition.is_under_min_isr():
             self._fail_uncommitted(partition)
             partition.listeners.isr_shrunk()
 
     def follower_appended(self, partition: Partition) -> None:
-        """A follower has written records of its leader, or learnt a higher high watermark."""
+        """As a follower, this broker has written records, or applied a higher high watermark."""
         if partition.log.durable.is_job_requested:
             self.start_job(partition)
         if partition.listeners.has_long_polls():
@@ -132,13 +133,13 @@ class AppendQueue:
             self.send_responses()
 
     def leadership_lost(self, partition: Partition) -> None:
-        """This broker is no longer the leader: fail waiting requests; clients find the new one."""
+        """This broker is no longer the leader. Fail the waiting requests: clients retry them."""
         acks = partition.acks.take_all()
         self._fail_acks(partition, acks, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition.listeners.wake_long_polls()
 
     def leader_isolated(self, partition: Partition) -> None:
-        """This leader cannot commit: fail requests that wait for it; clients find another."""
+        """This leader cannot commit. Fail the requests that wait, so that clients find another."""
         self._fail_acks(
             partition, partition.acks.take_awaiting_commit(), ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
@@ -147,7 +148,7 @@ class AppendQueue:
     def append(self, partition: Partition, frame: bytes) -> i64:
         """Write a coordinator's batch immediately, and return its first offset.
 
-        If this raises, the log contains nothing of the batch.
+        Raises ApiError if the log did not write the batch.
         """
         if not partition.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -165,10 +166,10 @@ class AppendQueue:
 
     def _complete_or_wait(self, exchange: ProduceExchange) -> None:
         waits_for_all = exchange.request.acks == ACKS_ALL
-        for at, part in enumerate(exchange.staged):
-            partition = exchange.partitions[at]
+        for position, part in enumerate(exchange.staged):
+            partition = exchange.partitions[position]
             if partition.write_error != 0 and part.end_offset > partition.log.written_end_offset:
-                exchange.refuse(part, partition.write_error)
+                exchange.reject(part, partition.write_error)
                 part.message = "The broker cannot write to this partition. See the broker's log."
             elif waits_for_all:
                 if part.end_offset > partition.high_watermark:
@@ -220,7 +221,7 @@ class AppendQueue:
         else:
             if log.durable.is_job_requested:
                 self.start_job(partition)
-            partition.demand_sync()
+            partition.update_sync_from()
             for ack in partition.acks.take_synced(partition.sync_from):
                 self._release_ack(ack)
             self.commit(partition)
@@ -261,7 +262,7 @@ class AppendQueue:
         self.send_responses()
 
     def _fail_acks(self, partition: Partition, acks: list[PendingAck], code: i64) -> None:
-        """Fail requests that wait for a log, and notify everything else that waits for it."""
+        """Fail requests that wait for this partition, and notify its listeners."""
         self.waiting_for_commit.pop(partition, None)
         for ack in acks:
             ack.exchange.fail(partition, code)

@@ -42,10 +42,10 @@ class AppendRules:
         self.level = config.compression_level
 
 
-def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64) -> Batch:
+def admit(batch: Batch, rules: AppendRules, now_ms: i64, decompressed_bytes_max: i64) -> Batch:
     """Check every record, and return the batch as the topic stores it.
 
-    MESSAGE_TOO_LARGE if the batch decompresses to more than `unfolded_bytes_max`.
+    MESSAGE_TOO_LARGE if the batch decompresses to more than `decompressed_bytes_max`.
     """
     payload: bytes | None = None
     if batch.codec() == 0:
@@ -55,7 +55,7 @@ def admit(batch: Batch, rules: AppendRules, now_ms: i64, unfolded_bytes_max: i64
     else:
         from headrace.record.compression import decompress
 
-        payload = decompress(batch.codec(), batch.payload(), unfolded_bytes_max)
+        payload = decompress(batch.codec(), batch.payload(), decompressed_bytes_max)
         validate_records(batch, payload, 0, len(payload), rules.keys_required)
     if rules.stamps_append_time:
         from headrace.record.rewrite import with_append_time
@@ -87,7 +87,7 @@ def _check_timestamps(batch: Batch, payload: bytes | None, rules: AppendRules, n
     if batch.max_timestamp - now_ms > rules.after_ms_max:
         raise RecordError(
             ErrorCode.INVALID_TIMESTAMP,
-            _beyond(batch, payload, rules, now_ms),
+            _indexes_with_wrong_time(batch, payload, rules, now_ms),
             f"Timestamp {batch.max_timestamp} is ahead of the broker's clock by more than "
             f"message.timestamp.after.max.ms, {rules.after_ms_max}.",
         )
@@ -95,13 +95,15 @@ def _check_timestamps(batch: Batch, payload: bytes | None, rules: AppendRules, n
     if batch.min_timestamp != NO_TIMESTAMP and now_ms - batch.min_timestamp > rules.before_ms_max:
         raise RecordError(
             ErrorCode.INVALID_TIMESTAMP,
-            _beyond(batch, payload, rules, now_ms),
+            _indexes_with_wrong_time(batch, payload, rules, now_ms),
             f"Timestamp {batch.min_timestamp} is behind the broker's clock by more than "
             f"message.timestamp.before.max.ms, {rules.before_ms_max}.",
         )
 
 
-def _beyond(batch: Batch, payload: bytes | None, rules: AppendRules, now_ms: i64) -> list[int]:
+def _indexes_with_wrong_time(
+    batch: Batch, payload: bytes | None, rules: AppendRules, now_ms: i64
+) -> list[int]:
     at: i64 = 0
     if payload is None:
         payload = batch.frame

@@ -1,4 +1,4 @@
-"""Receives commits and failures of a partition without a request, as a coordinator does.  # HOT"""
+"""The interface through which a partition notifies its coordinator of commits.  # HOT"""
 
 from mypy_extensions import mypyc_attr
 
@@ -14,5 +14,5 @@ class CommitListener:
         raise NotImplementedError
 
     def failed(self) -> None:
-        """The log is offline, or another broker leads: no more records are committed here."""
+        """The log is offline, or this broker is no longer leader: it commits no more records."""
         raise NotImplementedError

@@ -38,26 +38,26 @@ class FetchReader:
         is_first: bool,
         copied_max: i64,
     ) -> bool:
-        """Add the records between `offset` and `bound` to a result; False if there are none.
+        """Add the records from `offset` to `bound` to a result. False if no records were added.
 
-        Copies at most `copied_max` bytes. Raises NotCached, or the ApiError of the log.
+        Copies a slice of at most `copied_max` bytes. Raises NotCached, or the ApiError of the log.
         """
-        found = log.read(offset, size_max, bound, is_first, False)
-        if found is None:
+        records = log.read(offset, size_max, bound, is_first, False)
+        if records is None:
             return False
-        result.size = found.size
-        result.records = found
-        if found.size <= copied_max:
-            file = found.file
-            copied = file.files.pread_cached(file.fd, found.size, found.position)
-            if copied is not None and len(copied) == found.size:
+        result.size = records.size
+        result.records = records
+        if records.size <= copied_max:
+            file = records.file
+            copied = file.files.pread_cached(file.fd, records.size, records.position)
+            if copied is not None and len(copied) == records.size:
                 result.records = copied
         return True
 
     def warm(self, exchange: Exchange, cold: NotCached, retry: Callable[[], None]) -> None:
-        """Read on a thread what the search for an offset needs, then call `retry`.
+        """Read the data that the search for an offset needs, on a thread. Then call `retry`.
 
-        Until then no other attempt to respond is made (`is_reading`).
+        Until then, `is_reading` prevents other attempts to respond.
         """
         peer = exchange.peer
         was_muted = peer.muted

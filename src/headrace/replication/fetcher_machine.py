@@ -4,8 +4,8 @@ Owns one incremental fetch session (KIP-227) over partitions that one broker lea
 their logs. Time is an argument: monotonic milliseconds (`now_ms`) or the wall clock (`wall_ms`, for
 the logs). `fetcher_service` owns the link and the timers.
 
-A partition is fetched, or it is paused: until a time, until a job of its log is done, or until the
-broker restarts (`FetchTarget`). The session does not contain paused partitions.
+Each partition is either fetched or paused: until a time, until a job of its log is done, or until
+the broker restarts (`FetchTarget`). The session does not contain paused partitions.
 
 F1  A response applies to a partition only in the leader epoch of its request (B3), and only if
     the log was not truncated since.
@@ -125,7 +125,7 @@ class FetcherMachine:
             self._drop(target)
 
     def repair(self, partition: Partition) -> None:
-        """Fetch again the records that the disk has lost (`Partition.damaged_from`)."""
+        """Fetch the damaged records again, from `Partition.damaged_from`."""
         target = self._find(partition.topic_id.bytes, partition.index)
         if target is not None and not target.awaits_job and not target.is_stopped:
             target.request_number = NEVER
@@ -133,7 +133,7 @@ class FetcherMachine:
             self._is_urgent = True
 
     def report_start(self, partition: Partition) -> None:
-        """Send the leader a new log start offset now: a DeleteRecords request can wait for it."""
+        """Send the new log start offset to the leader now: a DeleteRecords request can wait."""
         target = self._find(partition.topic_id.bytes, partition.index)
         if target is not None and target.partition is partition and not target.is_paused:
             self._to_request[target] = None
@@ -239,11 +239,11 @@ class FetcherMachine:
         self._requests_sent += 1
         topics: dict[bytes, list[FetchTarget]] = {}
         for target in self._to_request:
-            same = topics.get(target.key)
-            if same is None:
+            of_topic = topics.get(target.key)
+            if of_topic is None:
                 topics[target.key] = [target]
             else:
-                same.append(target)
+                of_topic.append(target)
         self._to_request.clear()
         request = self._request
         request.begin(self._session_id, self._session_epoch, len(topics))
@@ -377,8 +377,8 @@ class FetcherMachine:
                 self._reconcile(target, part, wall_ms, now_ms)
             else:
                 self._append(target, part, frame, wall_ms)
-        except ApiError as refusal:
-            self._handle_error(target, refusal, now_ms)
+        except ApiError as error:
+            self._handle_error(target, error, now_ms)
         except OSError as failure:
             if failure.errno not in PASSING:
                 target.partition.log.go_offline(failure)
@@ -432,7 +432,7 @@ class FetcherMachine:
 
     def _needs_sync(self, partition: Partition) -> bool:
         """Whether records must be synced before a fetch acknowledges them (F4)."""
-        partition.demand_sync()
+        partition.update_sync_from()
         return partition.sync_from < partition.log.written_end_offset
 
     # Logs that diverge.
@@ -455,11 +455,11 @@ class FetcherMachine:
     def _move_into_range(
         self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
     ) -> None:
-        """The log ends outside of the leader's: before its start, or after its end."""
+        """Handle a log that ends before the start or after the end of the leader's log."""
         log = target.partition.log
         start: i64 = part.log_start_offset
         if start < 0 or (start <= log.log_end_offset and part.high_watermark < 0):
-            # The leader did not return the offset that is needed.
+            # The response lacks the offset to continue from.
             self._back_off(target, now_ms)
         elif start > log.log_end_offset:
             if log.durable.job is not None:
@@ -469,7 +469,7 @@ class FetcherMachine:
             self._apply_leader_offsets(target.partition, part)
             self._log_truncated(target)
         else:
-            # No epoch shows where the logs diverge. Both have the same committed records.
+            # The epochs do not show where the logs diverge, but committed records are the same.
             offset: i64 = part.high_watermark if part.high_watermark > start else start
             self._truncate(target, offset, wall_ms, now_ms)
 
@@ -496,7 +496,7 @@ class FetcherMachine:
     def _replace_damaged(
         self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
     ) -> None:
-        """When no election can depend on damaged records (F5), truncate and fetch them again."""
+        """Truncate the damaged records, and fetch them again. Before that, wait as F5 requires."""
         partition = target.partition
         log = partition.log
         # Another truncation has already removed the damage.

@@ -1,6 +1,6 @@
 """Fetches from the leaders of partitions that this broker follows: one link per session.  # HOT
 
-Connects `FetcherMachine` to links, timers and logs. Decides nothing about records. Runs on the loop
+Connects `FetcherMachine`, which makes the decisions, to links, timers and logs. Runs on the loop
 thread. The node calls `follow` and `unfollow` when the image of the cluster changes.
 
 1. A partition is in at most one session: with the leader in the last known partition state.
@@ -40,7 +40,7 @@ class FetcherSettings(NamedTuple):
     backoff_ms: int = 1000
     response_ms_max: int = 30_000
     sessions: int = 1
-    """Per leader."""
+    """The number of sessions per leader."""
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "FetcherSettings":
@@ -59,7 +59,7 @@ class FetcherSettings(NamedTuple):
 LogIn = Callable[[Link, Endpoint], Awaitable[None]]
 
 
-async def _needs_no_login(_link: Link, _endpoint: Endpoint) -> None:
+async def _skip_login(_link: Link, _endpoint: Endpoint) -> None:
     pass
 
 
@@ -76,11 +76,11 @@ class ReplicaFetchers:
         replicated: Callable[[Partition], None],
         settings: FetcherSettings,
         throttle: Throttle,
-        log_in: LogIn = _needs_no_login,
+        log_in: LogIn = _skip_login,
     ) -> None:
         """`listener` is the name of the listener for connections between brokers.
 
-        `replicated` is called with each partition whose log was written or has a job to do.
+        `replicated` is called with each partition whose log has changed or needs a job.
         `log_in` authenticates this broker on a new link.
         """
         self.log_in = log_in
@@ -98,43 +98,43 @@ class ReplicaFetchers:
 
     def follow(self, partition: Partition) -> None:
         """Fetch from the current leader of the partition, if it has one."""
-        session = self._choose(partition)
+        session = self._session_for(partition)
         before = self._session_of.pop(partition, None)
         if before is not None and before is not session:
             before.machine.unfollow(partition)
-            before.pump_soon()
+            before.request_soon()
         if session is not None:
             self._session_of[partition] = session
             partition.report_start_to(self._report_start)
             session.machine.follow(partition)
-            session.pump_soon()
+            session.request_soon()
 
     def unfollow(self, partition: Partition) -> None:
         session = self._session_of.pop(partition, None)
         if session is not None:
             session.machine.unfollow(partition)
-            session.pump_soon()
+            session.request_soon()
 
     def repair(self, partition: Partition) -> None:
-        """Fetch again the records that a disk has lost (`Partition.damaged_from`)."""
+        """Fetch the damaged records again, from `Partition.damaged_from`."""
         session = self._session_of.get(partition)
         if session is not None:
             session.machine.repair(partition)
-            session.pump_soon()
+            session.request_soon()
 
     def _report_start(self, partition: Partition) -> None:
         """Report the new log start offset of a partition to its leader."""
         session = self._session_of.get(partition)
         if session is not None:
             session.machine.report_start(partition)
-            session.pump_soon()
+            session.request_soon()
 
     def brokers_changed(self) -> None:
         """The registered brokers have changed: an unreachable leader might be reachable now."""
         for session in self._sessions.values():
-            session.try_now()
+            session.reconnect_now()
 
-    def use(self, settings: FetcherSettings) -> None:
+    def apply_settings(self, settings: FetcherSettings) -> None:
         """Apply new settings: every session is replaced."""
         followed = list(self._session_of)
         self.stop()
@@ -156,9 +156,9 @@ class ReplicaFetchers:
                 return endpoint
         return None
 
-    def _choose(self, partition: Partition) -> "_Session | None":
+    def _session_for(self, partition: Partition) -> "_Session | None":
         leader = int(partition.leader_id)
-        # With a failed log, a fetch would acknowledge records that a restart may not find.
+        # With a failed log, a fetch could acknowledge records that are lost at the next restart.
         if leader < 0 or leader == self.node_id or partition.log.is_offline:
             return None
         number = 0
@@ -171,7 +171,7 @@ class ReplicaFetchers:
 
 
 class _Session:
-    """One machine, with a link while it has partitions to fetch."""
+    """One fetch session: its machine, and a link while the machine has partitions to fetch."""
 
     def __init__(self, fetchers: ReplicaFetchers, leader_id: int) -> None:
         settings = fetchers.settings
@@ -192,33 +192,33 @@ class _Session:
         self._leader_id = leader_id
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
-        self._take: Callable[[bytes | None], None] = _ignore
+        self._on_response: Callable[[bytes | None], None] = _ignore
         self._connecting: asyncio.Task[None] | None = None
-        self._reconnect: asyncio.TimerHandle | None = None
-        self._due: asyncio.TimerHandle | None = None
-        self._watchdog: asyncio.TimerHandle | None = None
+        self._reconnect_timer: asyncio.TimerHandle | None = None
+        self._pause_timer: asyncio.TimerHandle | None = None
+        self._response_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._response_ms = 0
-        self._pump_is_due = False
+        self._is_request_due = False
         self._is_stopped = False
 
-    def pump_soon(self) -> None:
+    def request_soon(self) -> None:
         """Send the next request at the end of this loop iteration."""
-        if not self._pump_is_due:
-            self._pump_is_due = True
-            self._loop.call_soon(self._pump)
+        if not self._is_request_due:
+            self._is_request_due = True
+            self._loop.call_soon(self._send_request)
 
-    def try_now(self) -> None:
-        if self._reconnect is not None:
-            self._reconnect.cancel()
-            self._reconnect = None
+    def reconnect_now(self) -> None:
+        if self._reconnect_timer is not None:
+            self._reconnect_timer.cancel()
+            self._reconnect_timer = None
         if self._link is None:
             self._failures = 0
-            self.pump_soon()
+            self.request_soon()
 
     def stop(self) -> None:
         self._is_stopped = True
-        for timer in (self._reconnect, self._due, self._watchdog):
+        for timer in (self._reconnect_timer, self._pause_timer, self._response_timer):
             if timer is not None:
                 timer.cancel()
         if self._connecting is not None:
@@ -227,8 +227,8 @@ class _Session:
 
     # Requests and responses.
 
-    def _pump(self) -> None:
-        self._pump_is_due = False
+    def _send_request(self) -> None:
+        self._is_request_due = False
         if self._is_stopped:
             return
         if self.machine.count == 0:
@@ -241,24 +241,24 @@ class _Session:
         now_ms = self._now_ms()
         frame = self.machine.next_request(self._fetchers.broker_epoch(), now_ms)
         if frame is not None:
-            link.send(frame, self._take)
-        self._arm(now_ms)
+            link.send(frame, self._on_response)
+        self._set_pause_timer(now_ms)
 
-    def _answered(self, link: Link, frame: bytes | None) -> None:
+    def _response_received(self, link: Link, frame: bytes | None) -> None:
         if link is not self._link:
             return
         if frame is None:
-            self._broke()
+            self._link_failed()
             return
         now_ms = self._response_ms = self._now_ms()
         try:
             self.machine.apply_response(frame, self._clock.wall_ms(), now_ms)
         except MalformedRequest as error:
             _LOG.warning("fetch response not valid: broker=%d error=%s", self._leader_id, error)
-            self._broke()
+            self._link_failed()
             return
         self._failures = 0
-        self._pump()
+        self._send_request()
         self._start_work()
 
     def _start_work(self) -> None:
@@ -273,16 +273,18 @@ class _Session:
     def _resume(self, partition: Partition) -> None:
         self.machine.resume(partition)
         self._start_work()
-        self.pump_soon()
+        self.request_soon()
 
-    def _arm(self, now_ms: int) -> None:
+    def _set_pause_timer(self, now_ms: int) -> None:
         """Set the timer for the next partition whose pause ends."""
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
+            self._pause_timer = None
         due_ms = int(self.machine.next_due_ms())
         if due_ms != NEVER:
-            self._due = self._loop.call_later(max(due_ms - now_ms, 0) / 1000, self.pump_soon)
+            self._pause_timer = self._loop.call_later(
+                max(due_ms - now_ms, 0) / 1000, self.request_soon
+            )
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
@@ -291,7 +293,7 @@ class _Session:
 
     def _connect(self) -> None:
         endpoint = self._fetchers.endpoint_of(self._leader_id)
-        if endpoint is None or self._connecting is not None or self._reconnect is not None:
+        if endpoint is None or self._connecting is not None or self._reconnect_timer is not None:
             return
         self._connecting = self._loop.create_task(self._open_link(endpoint))
 
@@ -311,46 +313,46 @@ class _Session:
             link.close()
             return
         self._link = link
-        self._take = partial(self._answered, link)
+        self._on_response = partial(self._response_received, link)
         self._response_ms = self._now_ms()
-        link.on_close(partial(self._answered, link, None))
-        self._watch()
-        self._pump()
+        link.on_close(partial(self._response_received, link, None))
+        self._check_response_time()
+        self._send_request()
 
     def _connect_later(self) -> None:
         self._failures += 1
-        most_ms = max(self._fetchers.settings.backoff_ms, 1)
-        wait_ms = backoff(_CONNECT_BACKOFF_MS_MIN, most_ms, self._failures)
-        self._reconnect = self._loop.call_later(wait_ms / 1000, self._connect_again)
+        backoff_ms_max = max(self._fetchers.settings.backoff_ms, 1)
+        wait_ms = backoff(_CONNECT_BACKOFF_MS_MIN, backoff_ms_max, self._failures)
+        self._reconnect_timer = self._loop.call_later(wait_ms / 1000, self._connect_again)
 
     def _connect_again(self) -> None:
-        self._reconnect = None
-        self._pump()
+        self._reconnect_timer = None
+        self._send_request()
 
-    def _watch(self) -> None:
-        """Close a link without a response for too long, whatever the state of its socket."""
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
+    def _check_response_time(self) -> None:
+        """Close the link if no response has arrived for too long, even if its socket is open."""
+        if self._response_timer is not None:
+            self._response_timer.cancel()
+            self._response_timer = None
         if self._link is None:
             return
         left_ms = self._response_ms + self._fetchers.settings.response_ms_max - self._now_ms()
         if left_ms <= 0:
             if self.machine.is_waiting():
                 _LOG.info("leader does not respond, reconnecting: broker=%d", self._leader_id)
-                self._broke()
-                self.pump_soon()
+                self._link_failed()
+                self.request_soon()
                 return
             left_ms = self._fetchers.settings.response_ms_max
             self._response_ms = self._now_ms()
-        self._watchdog = self._loop.call_later(left_ms / 1000, self._watch)
+        self._response_timer = self._loop.call_later(left_ms / 1000, self._check_response_time)
 
-    def _broke(self) -> None:
+    def _link_failed(self) -> None:
         self._close_link()
         if self._failures == 0:
             # The leader can be reachable again immediately, for example after a restart.
             self._failures = 1
-            self.pump_soon()
+            self.request_soon()
         else:
             self._connect_later()
 

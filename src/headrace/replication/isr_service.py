@@ -15,8 +15,8 @@ image of the cluster, whichever is first; `Partition.apply_state` compares parti
 4. A leader is isolated if this broker is not connected to ZooKeeper, and most of its followers are
    silent: another broker is probably the leader, and this one cannot commit records. It makes its
    clients look for the other leader (`Partition.is_isolated`).
-5. Any other error is final. The partition is checked again after a pause, because without writes
-   nothing else might cause a check.
+5. Any other error is final. The partition is checked again after a pause, because nothing else
+   causes a check if the partition gets no writes.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class IsrService:
         self._to_controller = to_controller
         self._to_check: dict[Partition, None] = {}
         self._backing_off: dict[Partition, int] = {}
-        """For each partition, the time before which no further ISR change is requested."""
+        """The time until which no further ISR change of a partition is requested."""
         self._handing_over: dict[Partition, None] = {}
         """Partitions to hand over, because their followers are silent."""
         self._shrinking: dict[Partition, None] = {}
@@ -184,15 +184,15 @@ class IsrService:
     def _mark_isolated(self) -> None:
         """Mark the partitions of isolated leaders, and unmark the others (rule 4)."""
         unreached = self.silence.unreached
-        found: dict[Partition, None] = {}
+        isolated: dict[Partition, None] = {}
         if self.silence.is_isolated and self._appends.may_be_stale():
             for partition in self._partitions:
                 members = (member for member, _ in partition.isr)
                 if partition.is_leader and not unreached.isdisjoint(members):
-                    found[partition] = None
+                    isolated[partition] = None
         for partition in self._isolated:
-            partition.is_isolated = partition in found
-        for partition in [each for each in found if each not in self._isolated]:
+            partition.is_isolated = partition in isolated
+        for partition in [each for each in isolated if each not in self._isolated]:
             _LOG.warning(
                 "leader is isolated, rejecting clients: partition=%s",
                 partition.log.partition,
@@ -201,7 +201,7 @@ class IsrService:
             self._appends.update_time()
             self._appends.leader_isolated(partition)
             self._appends.send_responses()
-        self._isolated = found
+        self._isolated = isolated
 
     def _request_due_changes(self) -> None:
         self._request_timer = None
@@ -210,10 +210,10 @@ class IsrService:
             self._task = self._loop.create_task(self._request_changes(changes))
 
     def _due_changes(self) -> list[_IsrChange]:
-        considered, self._to_check = self._to_check, {}
+        to_check, self._to_check = self._to_check, {}
         now_ms = self._now_ms()
         changes: list[_IsrChange] = []
-        for partition in considered:
+        for partition in to_check:
             hands_over = partition in self._handing_over
             is_shrinking = partition in self._shrinking
             self._handing_over.pop(partition, None)
@@ -258,22 +258,22 @@ class IsrService:
             async with asyncio.timeout(_RESPONSE_SECONDS):
                 reply = await self._to_controller(ALTER_PARTITION, VERSION, self._request(changes))
             code = reply.get("error_code", 0)
-            refusal = error_name(code) if code else ""
+            error_text = error_name(code) if code else ""
         except (LinkBroken, TimeoutError) as error:
-            reply, refusal = {}, str(error) or "no response"
+            reply, error_text = {}, str(error) or "no response"
         except ApiError as error:
-            reply, refusal = {}, error_name(error.code)
+            reply, error_text = {}, error_name(error.code)
         except Exception:  # noqa: BLE001 - otherwise this broker requests no ISR change any longer
             _LOG.exception("ISR change failed, retrying: partitions=%d", len(changes))
-            reply, refusal = {}, "internal error"
-        unknown = changes if refusal else self._apply_response(changes, _results(reply))
+            reply, error_text = {}, "internal error"
+        unknown = changes if error_text else self._apply_response(changes, _results(reply))
         self._task = None
         self._failures = self._failures + 1 if unknown else 0
         if unknown:
             retry_ms = int(backoff(_RETRY_MS_MIN, _RETRY_MS_MAX, self._failures))
             if self._failures == 1:
-                why = refusal or "no outcome for some partitions"
-                _LOG.info("ISR change not accepted by the controller: error=%s", why)
+                reason = error_text or "no outcome for some partitions"
+                _LOG.info("ISR change not accepted by the controller: error=%s", reason)
             self._to_check = {each.partition: None for each in unknown} | self._to_check
             self._request_timer = self._loop.call_later(retry_ms / 1000, self._request_due_changes)
         elif self._to_check:

@@ -6,7 +6,7 @@ changes. So the cost of a request grows with the partitions that changed, not wi
 
 R1  A fetch raises the progress of a replica only if it is from the registered incarnation (B6), in
     the leader's own epoch (B3), and if the follower's log does not diverge from the leader's
-    (KIP-595). If the logs diverge, the fetch offset says nothing about the leader's records.
+    (KIP-595). If the logs diverge, the fetch offset proves nothing about the leader's records.
 R2  A session belongs to one connection and ends with it. The follower then opens a new session with
    all its partitions. Late requests in a session that the follower has replaced have no effect.
 R3  A wait ends when enough records or any error can be sent, when the session receives another
@@ -46,7 +46,7 @@ COPIED_BYTES_MAX: Final = 64 * 1024
 WAIT_MS_MAX: Final = 60_000
 
 READ: Final = 0
-NO_ROOM: Final = 1
+DOES_NOT_FIT: Final = 1
 """The partition must wait for the next response."""
 THROTTLED: Final = 2
 """The partition must wait until the throttle allows more bytes."""
@@ -90,18 +90,18 @@ class LeaderSessions:
         """Throttled bytes in the current response."""
 
     def handle(
-        self, peer: Peer, correlation_id: i64, version: i64, data: bytes, at: i64, end: i64
+        self, peer: Peer, correlation_id: i64, version: i64, data: bytes, start: i64, end: i64
     ) -> bool:
-        """Handle a fetch; false if a consumer sent it."""
-        request = read_fetch(data, at, end, version)
+        """Handle a fetch. False if a consumer sent it, so that the caller handles it."""
+        request = read_fetch(data, start, end, version)
         if version < OLDEST or request.replica_id < 0:
             return False  # Consumers can also use the inter-broker listener.
-        before = self._find_session(peer, request)
-        if before is not None and before.waiting is not None:
+        existing = self._find_session(peer, request)
+        if existing is not None and existing.waiting is not None:
             # In the response to its earlier fetch, the follower ignores the partitions that this
             # request contains. So that response is empty, and this one contains all changes.
-            self._respond(before.waiting, before, [])
-            self._stop_waiting(before.waiting, before)
+            self._respond(existing.waiting, existing, [])
+            self._stop_waiting(existing.waiting, existing)
         exchange = ReplicaExchange(peer, correlation_id, version, request)
         peer.exchanges.append(exchange)
         try:
@@ -119,7 +119,7 @@ class LeaderSessions:
         return True
 
     def retry_woken(self) -> None:
-        """After a flush: respond to the followers that have something to fetch now."""
+        """After a flush: try again to respond to the fetches that were woken."""
         if not self.woken:
             return
         woken = self.woken.copy()
@@ -314,7 +314,7 @@ class LeaderSessions:
             except OSError:
                 result = FetchResult(part.key, part.index)
                 result.error = ErrorCode.KAFKA_STORAGE_ERROR
-            if outcome == NO_ROOM:
+            if outcome == DOES_NOT_FIT:
                 break
             if outcome == THROTTLED:
                 throttled.append(followed)
@@ -342,7 +342,7 @@ class LeaderSessions:
         self._add_offset_updates(session, results)
         session.offsets_end_wait = False
         self._respond(exchange, session, results)
-        self._remember_offsets(session, results)
+        self._note_sent_offsets(session, results)
         return True
 
     def _respond(
@@ -376,7 +376,7 @@ class LeaderSessions:
                 results.append(result)
         session.with_new_offsets = {}
 
-    def _remember_offsets(self, session: ReplicaSession, results: list[FetchResult]) -> None:
+    def _note_sent_offsets(self, session: ReplicaSession, results: list[FetchResult]) -> None:
         for result in results:
             followed = session.partitions.get((result.key, result.index))
             if followed is not None and result.error == 0:
@@ -384,8 +384,9 @@ class LeaderSessions:
                 followed.log_start_offset = result.log_start_offset
 
     def _find_partition(self, followed: SessionPartition) -> Partition | None:
-        """The partition of a session. It can be created again while this broker is not the leader,
-        so it is looked up again then.
+        """The partition of a session, which the session remembers while this broker is its leader.
+
+        At other times, the partition can be deleted and created again.
         """
         partition = followed.partition
         if partition is None or not partition.is_leader:
@@ -401,7 +402,7 @@ class LeaderSessions:
         budget: i64,
         is_first: bool,
     ) -> i64:
-        """Add records or the divergence to a result; returns READ, NO_ROOM or THROTTLED."""
+        """Add records or the divergence to a result; returns READ, DOES_NOT_FIT or THROTTLED."""
         part = followed.part
         partition = self._find_partition(followed)
         if partition is None:
@@ -411,7 +412,7 @@ class LeaderSessions:
             raise ApiError(ErrorCode(int(epoch_error(part, partition))))
         follower = partition.followers.get(node_id)
         if not partition.is_leader or follower is None:
-            # Also if this leader does not track the replica yet: no change would wake its fetch.
+            # If this leader does not track the replica yet, no change would wake its fetch.
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
         result.high_watermark = partition.high_watermark
@@ -423,7 +424,7 @@ class LeaderSessions:
         end_offset: i64 = log.written_end_offset
         size_max: i64 = part.size_max if part.size_max < budget else budget
         if size_max <= 0 and not is_first:
-            return NO_ROOM
+            return DOES_NOT_FIT
         is_throttled = partition.is_throttled_leader and not follower.is_in_maximal_isr()
         if is_throttled and part.fetch_offset < end_offset:
             left: i64 = self.throttle.left(self._now_ms()) - self.throttled_bytes
@@ -437,7 +438,7 @@ class LeaderSessions:
             result, log, offset, size_max, end_offset, is_first, COPIED_BYTES_MAX
         ):
             # Nothing new, or a batch that does not fit.
-            return READ if offset >= end_offset else NO_ROOM
+            return READ if offset >= end_offset else DOES_NOT_FIT
         if is_throttled:
             self.throttled_bytes += result.size
         return READ

@@ -62,7 +62,7 @@ class Partition:
         self.config: TopicConfig = log.config
         self.rules = AppendRules(log.config, decompressed_bytes_max)
         self.is_internal = topic in INTERNAL_TOPICS
-        """Only brokers write it: its coordinator trusts every record."""
+        """Whether only brokers write to it, so that its coordinator trusts every record."""
         self.is_leader = False
         self.leader_id: i64 = NO_LEADER
         self.leader_epoch: i64 = UNKNOWN
@@ -81,7 +81,7 @@ class Partition:
         self.has_elr = False
         """Whether replicas outside of the ISR can be elected. If so, nothing is committed."""
         self.is_isolated = False
-        """Whether this leader cannot commit, and is probably replaced: see `isr_service`."""
+        """Whether this leader cannot commit, and is probably replaced (`isr_service`, rule 4)."""
         self.followers: dict[int, ReplicaProgress] = {}
         self.epoch_start_offset: i64 = 0
         """The log end when this broker became leader."""
@@ -92,13 +92,13 @@ class Partition:
         self._report_start: Callable[[Partition], None] | None = None
         """Reports a new log start to the leader, while this broker follows."""
         self.is_dirty = False
-        """Whether it has staged batches that the next flush writes."""
+        """Whether the log has staged batches, which the next flush writes."""
         self.write_error: i64 = 0
         """The error of the last write, until the end of its flush."""
         self.sync_from: i64 = NOT_DUE
         """Acknowledgements above this offset wait for a sync."""
         self.damaged_from: i64 = UNKNOWN
-        """The first offset whose records the disk has lost; unknown if it has lost none."""
+        """The offset of the first damaged record; UNKNOWN if no record is damaged."""
         self._known_start_offset: i64 = log.log_start_offset
         """The last log start of which followers and listeners were notified."""
         self._isr_followers: list[ReplicaProgress] = []
@@ -113,19 +113,19 @@ class Partition:
         self._set_throttled()
 
     def _set_throttled(self) -> None:
-        these = {"*", f"{self.index}:{self.node_id}"}
+        names = {"*", f"{self.index}:{self.node_id}"}
         config = self.config
-        self.is_throttled_leader = not these.isdisjoint(
+        self.is_throttled_leader = not names.isdisjoint(
             config.leader_replication_throttled_replicas
         )
-        self.is_throttled_follower = not these.isdisjoint(
+        self.is_throttled_follower = not names.isdisjoint(
             config.follower_replication_throttled_replicas
         )
 
     # Roles.
 
     def become_leader(self, state: PartitionState, broker_epoch: i64, now_ms: i64) -> None:
-        """Become leader in a new epoch. The progress of followers in an older epoch is void."""
+        """Become leader in a new epoch. Forgets the progress of followers in the earlier epoch."""
         assert state.leader_epoch > self.leader_epoch, "P4"
         assert self.high_watermark <= self.log.log_end_offset, "P6"
         self.is_leader = True
@@ -136,7 +136,7 @@ class Partition:
         self._set_followers(now_ms)
 
     def follow(self, state: PartitionState) -> None:
-        """Become follower, also of a partition without a leader."""
+        """Become follower. The partition can also have no leader."""
         assert state.leader_epoch >= self.leader_epoch, "P4"
         self._stop_leading()
         self._apply(state)
@@ -147,7 +147,7 @@ class Partition:
         self.leader_id = NO_LEADER
 
     def apply_state(self, state: PartitionState, now_ms: i64) -> bool:
-        """Apply a later state of the same leader epoch; returns whether it changed anything."""
+        """Apply a later state of the same leader epoch. Returns whether anything changed."""
         if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
             return False
         if state.partition_epoch > self.partition_epoch:
@@ -235,7 +235,7 @@ class Partition:
         )
 
     def has_lost_records(self, follower: ReplicaProgress) -> bool:
-        """Whether a member fetches records that are committed: its disk has lost them (B15)."""
+        """Whether a member fetches committed records again, because its disk lost them (B15)."""
         return (
             follower.committed_epoch != UNKNOWN
             and follower.broker_epoch == follower.committed_epoch
@@ -243,9 +243,9 @@ class Partition:
         )
 
     def propose(self, isr: Isr) -> None:
-        """Store a requested ISR. Its members bound the high watermark from now on (P1).
+        """Note a requested ISR, which the store can accept at any time (B5).
 
-        The store can accept the request at any time (B5).
+        Its members bound the high watermark until the outcome is known (P1).
         """
         self.proposed = isr
         self._update_membership()
@@ -265,7 +265,7 @@ class Partition:
         return True
 
     def withdraw(self) -> None:
-        """Delete the proposal: the controller rejected it, and can accept no other copy of it."""
+        """Forget the requested ISR: the controller has rejected the request and all its copies."""
         self.proposed = None
         self._update_membership()
 
@@ -277,7 +277,7 @@ class Partition:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all records that earlier leaders committed are known as committed (B12)."""
+        """Whether the high watermark covers all records that earlier leaders committed (B12)."""
         return self.high_watermark >= self.epoch_start_offset
 
     def end_of_epoch(self, epoch: i64) -> tuple[int, int]:
@@ -293,8 +293,8 @@ class Partition:
     def stage(self, batch: "Batch", now_ms: i64) -> i64:
         return self.log.stage(batch, self.leader_epoch, now_ms)
 
-    def is_short(self) -> bool:
-        """Whether the ISR is smaller than min.insync.replicas, or than all replicas if fewer."""
+    def is_under_min_isr(self) -> bool:
+        """Whether the ISR has fewer members than min.insync.replicas, and not all replicas."""
         needed: i64 = self.rules.min_insync_replicas
         if needed > len(self.replicas):
             needed = len(self.replicas)
@@ -308,7 +308,7 @@ class Partition:
         """
         if self.is_isolated:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_short() else ErrorCode.NONE
+        return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_under_min_isr() else ErrorCode.NONE
 
     def isr_shortage(self) -> str:
         """The reason for which acks=all is rejected."""
@@ -318,8 +318,8 @@ class Partition:
             f"{count} {are} in sync, but min.insync.replicas is {self.rules.min_insync_replicas}."
         )
 
-    def demand_sync(self) -> None:
-        """Set `sync_from`: whether flush.messages requires a sync of the latest records (P3)."""
+    def update_sync_from(self) -> None:
+        """Set `sync_from` after a write or a sync, as flush.messages requires (P3)."""
         log = self.log
         if log.written_end_offset - log.durable.synced_offset >= self.flush_messages:
             self.sync_from = log.durable.synced_offset
@@ -327,7 +327,10 @@ class Partition:
             self.sync_from = NOT_DUE
 
     def appended(self, end_offset_before: i64, now_ms: i64) -> None:
-        """Notify the followers. A follower that had all earlier records lags only from now on."""
+        """Notify the followers of a write.
+
+        A follower that had all earlier records has lagged only since this write.
+        """
         for follower in self.followers.values():
             if follower.end_offset >= end_offset_before and follower.caught_up_ms < now_ms:
                 follower.caught_up_ms = now_ms
@@ -336,25 +339,25 @@ class Partition:
 
     def advance(self) -> bool:
         """Raise the high watermark if possible; returns whether it rose."""
-        if not self.is_leader or self.has_elr or self.is_short():
+        if not self.is_leader or self.has_elr or self.is_under_min_isr():
             return False
-        safe: i64 = self.log.written_end_offset
-        if self.sync_from < safe:
-            safe = self.sync_from
+        bound: i64 = self.log.written_end_offset
+        if self.sync_from < bound:
+            bound = self.sync_from
         for follower in self._isr_followers:
             offset: i64 = follower.high_watermark_bound()
-            if offset < safe:
-                safe = offset
-        if safe <= self.high_watermark:
+            if offset < bound:
+                bound = offset
+        if bound <= self.high_watermark:
             return False
-        self.high_watermark = safe
+        self.high_watermark = bound
         for follower in self._isr_followers:
             if follower.listener is not None:
                 follower.listener.committed()
         return True
 
     def notify_log_start(self) -> None:
-        """If the log start has moved, notify the followers and the listeners, or the leader."""
+        """If the log start has moved: notify the listeners, and the followers or the leader."""
         start: i64 = self.log.log_start_offset
         if start == self._known_start_offset:
             return

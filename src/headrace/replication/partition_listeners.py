@@ -1,7 +1,7 @@
-"""Everything that is notified when a partition changes.  # HOT
+"""Notifies everything that waits for a change of one partition.  # HOT
 
-These are fetches of consumers that wait for records (long polls), the coordinator whose records the
-partition contains, and callbacks for the end of a job and for a new log start.
+Fetches of consumers wait for records (long polls), and the coordinator waits for the commit of its
+records. Callbacks wait for the end of a job and for a new log start.
 """
 
 from collections.abc import Callable

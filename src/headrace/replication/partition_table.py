@@ -10,7 +10,7 @@ from headrace.replication.partition import Partition
 
 @final
 class PartitionTable:
-    """By topic name, and for Produce and Fetch by the bytes of the name or the id."""
+    """Finds partitions by topic name; for Produce and Fetch also by the bytes of the name or id."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[int, Partition]] = {}

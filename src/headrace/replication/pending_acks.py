@@ -33,14 +33,14 @@ class PendingAcks:
 
     def await_commit(self, offset: i64, exchange: ProduceExchange) -> None:
         waiting = self._awaiting_commit
-        at: i64 = len(waiting)
+        position: i64 = len(waiting)
         # A retry of an earlier batch has a lower offset than batches that were appended since.
-        while at > 0 and waiting[at - 1].offset > offset:
-            at -= 1
-        if at == len(waiting):
+        while position > 0 and waiting[position - 1].offset > offset:
+            position -= 1
+        if position == len(waiting):
             waiting.append(PendingAck(offset, exchange))
         else:
-            waiting.insert(at, PendingAck(offset, exchange))
+            waiting.insert(position, PendingAck(offset, exchange))
 
     def any_awaits_commit(self) -> bool:
         return len(self._awaiting_commit) > 0

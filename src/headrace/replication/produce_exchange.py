@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from headrace.log.producers import SEQUENCE_MAX
 from headrace.record.batch import HEADER_SIZE, Batch
-from headrace.runtime.exchange import Exchange, Peer, Refusal
+from headrace.runtime.exchange import Exchange, Peer, Rejection
 from headrace.wire.produce import (
     NOT_STAGED,
     ProducePartition,
@@ -23,12 +23,12 @@ from headrace.wire.produce import (
 if TYPE_CHECKING:
     from headrace.replication.partition import Partition
 
-_REFUSALS_MAX: Final = 1000
+_REJECTIONS_MAX: Final = 1000
 _TOPIC_BYTES_MAX: Final = 249
 EXCHANGE_BYTES: Final = 1024
-"""Memory of a waiting exchange without its rows, rounded up."""
+"""Memory of a waiting exchange without its topics and partitions, rounded up."""
 PART_BYTES: Final = 512
-"""Memory of a row, and of its entry among the waiting acknowledgements, rounded up."""
+"""Memory of one topic or partition, including its waiting acknowledgement, rounded up."""
 
 
 @final
@@ -58,24 +58,25 @@ class ProduceExchange(Exchange):
         """How long the client is throttled by its quota."""
 
     def fail(self, partition: "Partition", code: i64) -> None:
-        for at, part in enumerate(self.staged):
-            if self.partitions[at] is partition and part.error == 0:
-                self.refuse(part, code)
+        """Reject all batches of this partition that were staged without an error."""
+        for position, part in enumerate(self.staged):
+            if self.partitions[position] is partition and part.error == 0:
+                self.reject(part, code)
 
     def record_count(self) -> i64:
-        """The records of batches that are not rejected yet, from the headers in the frame."""
+        """The number of records in batches that are not rejected, according to their headers."""
         count: i64 = 0
         for part in self.request.partitions:
             if part.error == 0 and part.start >= 0 and part.end - part.start >= HEADER_SIZE:
                 count += max(Batch(self.data, part.start, part.end).record_count, 0)
         return count
 
-    def refuse(self, part: ProducePartition, code: i64) -> None:
-        """Reject a batch that the producer will send again; later batches wait for it."""
+    def reject(self, part: ProducePartition, code: i64) -> None:
+        """Reject a batch. Remembers the error for later batches of the same producer."""
         part.error = code
         part.base_offset = -1
-        refusals = self.peer.refusals
-        if len(refusals) >= _REFUSALS_MAX or len(part.key) > _TOPIC_BYTES_MAX:
+        rejections = self.peer.rejections
+        if len(rejections) >= _REJECTIONS_MAX or len(part.key) > _TOPIC_BYTES_MAX:
             return
         if part.producer_id == NOT_STAGED:
             if part.end - part.start < HEADER_SIZE:
@@ -85,14 +86,14 @@ class ProduceExchange(Exchange):
             part.producer_epoch = batch.producer_epoch
             part.base_sequence = batch.base_sequence
         if part.producer_id >= 0:
-            refusals[(part.key, part.index)] = Refusal(
+            rejections[(part.key, part.index)] = Rejection(
                 part.producer_id, part.producer_epoch, part.base_sequence, code
             )
 
     def release(self) -> i64:
-        """Drop the frame once its records are written; returns the bytes that remain.
+        """Drop the frame after its records are written. Returns the bytes that remain in memory.
 
-        The rest is what the response needs: a row per topic and partition.
+        These are one entry per topic and per partition, for the response.
         """
         self.data = b""
         request = self.request
@@ -101,21 +102,24 @@ class ProduceExchange(Exchange):
             size += PART_BYTES + len(topic.key)
         return size
 
-    def refusal_before(self, part: ProducePartition, batch: Batch, partition: "Partition") -> i64:
-        """The error of an earlier batch without which this one has a sequence gap, or 0."""
-        refusal = self.peer.refusals.pop((part.key, part.index), None)
+    def earlier_rejection(
+        self, part: ProducePartition, batch: Batch, partition: "Partition"
+    ) -> i64:
+        """The error of an earlier batch that explains the sequence gap before this one; else 0."""
+        rejection = self.peer.rejections.pop((part.key, part.index), None)
         if (
-            refusal is None
-            or refusal.producer_id != batch.producer_id
-            or refusal.epoch != batch.producer_epoch
+            rejection is None
+            or rejection.producer_id != batch.producer_id
+            or rejection.epoch != batch.producer_epoch
         ):
             return 0
-        distance = (batch.base_sequence - refusal.sequence) & SEQUENCE_MAX
+        distance = (batch.base_sequence - rejection.sequence) & SEQUENCE_MAX
         if distance == 0 or distance > SEQUENCE_MAX // 2:
             return 0
-        return 0 if partition.log.producers.continues(batch) else refusal.code
+        return 0 if partition.log.producers.continues(batch) else rejection.code
 
     def encode(self) -> None:
+        """Complete the response; with acks=0, close the connection after an error."""
         request = self.request
         if request.acks != 0:
             response = write_produce_response(

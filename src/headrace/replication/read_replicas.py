@@ -1,4 +1,4 @@
-"""Selects the replica that a consumer reads from: one in its rack, or the leader (KIP-392)."""
+"""Selects the replica from which a consumer reads: one in its rack, or the leader (KIP-392)."""
 
 from headrace.model.cluster import ClusterImage
 from headrace.replication.partition import Partition
@@ -15,15 +15,15 @@ class RackAwareReplicas:
 
     def choose(self, partition: Partition, rack: bytes, offset: int) -> int:
         """A follower in the rack that can serve a consumer at this offset, or LEADER."""
-        wanted = rack.decode(errors="replace")
-        if self._rack_of(self._node_id) == wanted:
+        consumer_rack = rack.decode(errors="replace")
+        if self._rack_of(self._node_id) == consumer_rack:
             return LEADER
-        near = [
+        in_rack = [
             follower
             for follower in partition.followers.values()
-            if self._rack_of(follower.node_id) == wanted and _holds(follower, offset)
+            if self._rack_of(follower.node_id) == consumer_rack and _can_serve(follower, offset)
         ]
-        best = max(near, key=_rank, default=None)
+        best = max(in_rack, key=_rank, default=None)
         return LEADER if best is None else int(best.node_id)
 
     def _rack_of(self, node_id: int) -> str | None:
@@ -31,7 +31,7 @@ class RackAwareReplicas:
         return None if broker is None else broker.rack
 
 
-def _holds(follower: ReplicaProgress, offset: int) -> bool:
+def _can_serve(follower: ReplicaProgress, offset: int) -> bool:
     """Whether a replica is in sync and has the offset: one that lags would delay the consumer."""
     return (
         follower.committed_epoch != UNKNOWN

@@ -1,6 +1,6 @@
 """The leader's view of another replica of one partition.  # HOT
 
-Owns the progress that the replica's fetches report. Decides nothing: the partition does.
+Owns the progress that the replica's fetches report. `Partition` makes the decisions.
 """
 
 from typing import Final, final
@@ -13,7 +13,7 @@ UNKNOWN: Final = -1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ReplicaListener:
-    """Receives the changes of a partition that its follower must learn of."""
+    """Is notified of changes that a follower's fetch must return."""
 
     def appended(self) -> None:
         """The follower can fetch records, or must fetch from another leader."""
@@ -59,7 +59,8 @@ class ReplicaProgress:
     ) -> None:
         """Note a fetch, and when the replica last had all records of the leader.
 
-        That was now, or at its last fetch if it has fetched the end of the log at that time.
+        It has them now if it fetches from the log end. It had them at its last fetch if it now
+        fetches from the offset that was the log end at that time.
         """
         if broker_epoch != self.broker_epoch:
             # Another incarnation: the progress of the earlier one does not apply to it.
@@ -88,7 +89,7 @@ class ReplicaProgress:
         return UNKNOWN
 
     def is_same_incarnation(self) -> bool:
-        """Whether no other incarnation than that in the committed ISR is known to fetch."""
+        """Whether the last fetch came from the incarnation in the committed ISR, or none came."""
         return self.broker_epoch == UNKNOWN or self.broker_epoch == self.committed_epoch
 
     def lags(self, leader_end_offset: i64, now_ms: i64, lag_ms_max: i64) -> bool:

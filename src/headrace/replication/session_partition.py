@@ -28,14 +28,15 @@ class SessionPartition(ReplicaListener):
         self.divergence_is_known = False
         """Whether `divergence` is known for this fetch."""
         self.high_watermark: i64 = -1
-        """The last one that was sent to the follower; the same applies to `log_start_offset`."""
+        """The high watermark in the last response; the next field is the log start in it."""
         self.log_start_offset: i64 = -1
 
     def fetch(self, part: FetchPartition) -> None:
         """The follower fetches from another offset."""
         self.part = part
         self.divergence_is_known = False
-        # The follower ignores this partition in responses to earlier requests, so send both again.
+        # The follower ignores this partition in responses to earlier requests, so send both offsets
+        # again.
         self.high_watermark = -1
         self.log_start_offset = -1
 

@@ -77,12 +77,14 @@ class FollowerSilence:
         if now - self._checked > _LATE_CHECKS * CHECK_S:
             self._resumed = now
         self._checked = now
-        self._fetched = {node: at for node, at in self._fetched.items() if node in registered}
+        self._fetched = {
+            node: fetched_at for node, fetched_at in self._fetched.items() if node in registered
+        }
         before = self._silent
         self._silent = frozenset(
             node
-            for node, at in self._fetched.items()
-            if now - max(at, self._resumed) >= self._silence_s
+            for node, fetched_at in self._fetched.items()
+            if now - max(fetched_at, self._resumed) >= self._silence_s
         )
         self.unreached = self._silent & before
         self.is_isolated = 2 * len(self.unreached) > len(self._fetched)
@@ -105,10 +107,10 @@ class FollowerSilence:
         *,
         is_waiting: bool,
     ) -> Action:
-        """The action of a leader; `others` are the other members of the ISR.
+        """The action of a leader for one partition. Must be called once per check.
 
-        The partition has `replicas` replicas, of which `needed` must be in sync. `is_waiting`:
-        records wait to be committed. Call it once per check.
+        `others` are the other members of the ISR. The partition has `replicas` replicas, of which
+        `needed` must be in sync. `is_waiting` is True if records wait to be committed.
         """
         silent = sum(node in self._silent for node in others)
         if not silent:
@@ -116,7 +118,9 @@ class FollowerSilence:
         self._suspected_now[key] = leader_epoch
         if self._suspected_before.get(key) != leader_epoch:
             return Action.NONE
-        last_epoch, at = self._attempts.get(key, (leader_epoch, now - HAND_OVER_INTERVAL_S))
+        last_epoch, attempted_at = self._attempts.get(
+            key, (leader_epoch, now - HAND_OVER_INTERVAL_S)
+        )
         half_responds = 2 * silent <= len(others) + 1
         if half_responds and len(others) + 1 - silent >= needed:
             action, wait_s = Action.REMOVE_SILENT, RETRY_S
@@ -125,7 +129,7 @@ class FollowerSilence:
             action = Action.HAND_OVER
             wait_s = RETRY_S if last_epoch == leader_epoch else HAND_OVER_INTERVAL_S
             is_useful = replicas > needed and (is_waiting or not half_responds)
-        if not is_useful or now - at < wait_s:
+        if not is_useful or now - attempted_at < wait_s:
             return Action.NONE
         self._attempts[key] = (leader_epoch, now)
         return action

@@ -17,6 +17,7 @@ _WINDOW_MS: Final = 1000
 _STEP_MS: Final = 100
 """When the rate is used up, nothing is sent until the bytes of this time are available."""
 _CHECK_AGAIN_MS: Final = 1000
+"""The longest wait until the next check."""
 _PASSED_MS_MAX: Final = 1_000_000
 
 
@@ -30,8 +31,9 @@ class Throttle:
 
         Can be negative.
         """
-        self._at_ms: i64 = 0
+        self._updated_ms: i64 = 0
         self._is_spent = False
+        """Whether the rate is used up, so that a step must pass before more bytes are sent."""
 
     def set_rate(self, rate: i64, now_ms: i64) -> None:
         if rate > RATE_MAX:
@@ -39,19 +41,19 @@ class Throttle:
         if rate != self.rate:
             self.rate = rate
             self._left = 0
-            self._at_ms = now_ms
+            self._updated_ms = now_ms
             self._is_spent = True
 
     def left(self, now_ms: i64) -> i64:
         """How many bytes can be copied now."""
         if self.rate == UNLIMITED:
             return UNLIMITED
-        passed_ms: i64 = now_ms - self._at_ms
+        passed_ms: i64 = now_ms - self._updated_ms
         if passed_ms > _PASSED_MS_MAX:
             passed_ms = _PASSED_MS_MAX
         if passed_ms > 0:
             self._left += self.rate * passed_ms
-            self._at_ms = now_ms
+            self._updated_ms = now_ms
         if self._left > self.rate * _WINDOW_MS:
             self._left = self.rate * _WINDOW_MS
         if self._left <= 0 or (self._is_spent and self._left < self.rate * _STEP_MS):

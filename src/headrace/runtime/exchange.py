@@ -19,7 +19,7 @@ class Timer(Protocol):
 
 
 @final
-class Refusal:
+class Rejection:
     """A batch that its producer must send again, and the error code that it got."""
 
     def __init__(self, producer_id: i64, epoch: i64, sequence: i64, code: i64) -> None:
@@ -42,7 +42,7 @@ class Peer:
         """Whether a response must be sent before the next request is parsed."""
         self.work: i64 = 0
         """The estimated CPU time of its requests since other connections were served, in us."""
-        self.refusals: dict[tuple[bytes, int], Refusal] = {}
+        self.rejections: dict[tuple[bytes, int], Rejection] = {}
         """Rejected batches by topic and partition, until the next batch of this partition."""
         self.is_internal = False
         """Whether it arrived on the inter-broker listener: the peer is usually another broker."""

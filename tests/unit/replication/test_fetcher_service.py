@@ -248,7 +248,7 @@ def test_partitions_are_fetched_over_the_configured_number_of_links() -> None:
             world.scene.leader.append("a", index=index)
         await world.until(lambda: all(end_of(world.node, index) == 1 for index in range(12)))
         assert len(world.network.links) == 3
-        world.followers.use(SETTINGS)
+        world.followers.apply_settings(SETTINGS)
         for index in range(12):
             world.scene.leader.append("b", index=index)
         await world.until(lambda: all(end_of(world.node, index) == 2 for index in range(12)))

@@ -105,9 +105,9 @@ def test_batch_after_one_that_timed_out_gets_the_same_error(scene: Scene, client
     scene.clock.advance(1001)
     scene.node.appends.expire()
     assert client.results() == [(1, ErrorCode.REQUEST_TIMED_OUT)]
-    ((key, refusal),) = client.connection.refusals.items()
+    ((key, rejection),) = client.connection.rejections.items()
     assert key == (TOPIC.encode(), 0)
-    assert (refusal.producer_id, refusal.epoch, refusal.sequence) == (PRODUCER, 0, 0)
+    assert (rejection.producer_id, rejection.epoch, rejection.sequence) == (PRODUCER, 0, 0)
 
 
 def test_request_fails_when_the_isr_shrinks_below_the_minimum(scene: Scene, client: Client) -> None:
