@@ -103,7 +103,8 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "max.connections",
         INT,
         _UNLIMITED,
-        "The maximum number of connections. The broker closes further connections immediately.",
+        "The maximum number of connections of clients. The broker closes further connections "
+        "immediately.",
         low=0,
         is_dynamic=True,
     ),
@@ -111,7 +112,7 @@ IDENTITY_AND_NETWORK_ROWS: tuple[Setting, ...] = (
         "max.connections.per.ip",
         INT,
         _UNLIMITED,
-        "The maximum number of connections from one IP address. The broker closes "
+        "The maximum number of connections of clients from one IP address. The broker closes "
         "further connections immediately.",
         low=0,
         is_dynamic=True,

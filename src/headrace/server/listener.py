@@ -46,6 +46,8 @@ class Admission:
     Connections never take all file descriptors: without any the logs could not be written.
 
     A1  the sum of `per_address` is `total`, and an address with none has no entry
+    A2  the limits do not apply to connections of brokers. For them, half of the descriptors that
+        clients leave are available: clients that take all connections do not stop replication
     """
 
     def __init__(self, config: "BrokerConfig") -> None:
@@ -54,13 +56,14 @@ class Admission:
         self.per_address: dict[str, int] = {}
         self._rejected = LineLimit(1.0)
 
-    def admit(self, address: str) -> bool:
+    def admit(self, address: str, *, is_internal: bool) -> bool:
         held = self.per_address.get(address, 0)
-        if self.total >= self._descriptors_for_connections():
+        kept = DESCRIPTORS_KEPT // 2 if is_internal else DESCRIPTORS_KEPT
+        if self.total >= _descriptors_beside(kept):
             self.refused(address, "the remaining file descriptors are reserved for logs")
             return False
         for count, limit in ((self.total, "max.connections"), (held, "max.connections.per.ip")):
-            if count >= self._config.get_int(limit):
+            if not is_internal and count >= self._config.get_int(limit):
                 self.refused(address, f"{limit} is reached")
                 return False
         self.total += 1
@@ -68,12 +71,8 @@ class Admission:
         return True
 
     def limit(self) -> int:
-        """The most connections that are admitted."""
-        return min(self._config.get_int("max.connections"), self._descriptors_for_connections())
-
-    def _descriptors_for_connections(self) -> int:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return soft - min(DESCRIPTORS_KEPT, soft // 2)
+        """The most connections of clients that are admitted."""
+        return min(self._config.get_int("max.connections"), _descriptors_beside(DESCRIPTORS_KEPT))
 
     def leave(self, address: str) -> None:
         self.total -= 1
@@ -138,7 +137,7 @@ class Listener:
                     continue
                 return
             host = str(address[0])
-            if not self._admission.admit(host):
+            if not self._admission.admit(host, is_internal=self._is_internal):
                 sock.close()
                 continue
             if self._rates.is_active and not self._is_internal:
@@ -192,6 +191,12 @@ class Listener:
         self._plane.listeners.pop(self.sock.fileno(), None)
         self._plane.epoll.unregister(self.sock.fileno())
         self.sock.close()
+
+
+def _descriptors_beside(kept: int) -> int:
+    """The file descriptors for connections, if so many are kept for files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft - min(kept, soft // 2)
 
 
 def _open_reserve() -> int:

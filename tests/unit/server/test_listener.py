@@ -3,13 +3,21 @@
 import errno
 import logging
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from headrace.server.listener import CannotListen, above_clients, bind
+from headrace.config.broker import BrokerConfig
+from headrace.server.listener import (
+    DESCRIPTORS_KEPT,
+    Admission,
+    CannotListen,
+    above_clients,
+    bind,
+)
 
 NAME = "mill.example"
 
@@ -107,3 +115,29 @@ def test_connection_of_a_broker_gets_a_high_descriptor_and_still_works() -> None
             near.sendall(b"x")
             assert moved.recv(1) == b"x"
     os.close(client)
+
+
+def test_clients_that_take_all_connections_do_not_stop_brokers() -> None:
+    limits = {"max.connections": "2", "max.connections.per.ip": "1"}
+    admission = Admission(BrokerConfig.load(limits))
+    addresses = ("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3")
+    assert [admission.admit(each, is_internal=False) for each in addresses] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert admission.admit("10.0.0.1", is_internal=True)
+    assert admission.total == 3
+
+
+def test_brokers_get_descriptors_that_clients_do_not_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 4 * DESCRIPTORS_KEPT
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+    admission = Admission(BrokerConfig.load())
+    while admission.admit("10.0.0.1", is_internal=False):
+        pass
+    assert admission.total == most - DESCRIPTORS_KEPT
+    while admission.admit("10.0.0.1", is_internal=True):
+        pass
+    assert admission.total == most - DESCRIPTORS_KEPT // 2
