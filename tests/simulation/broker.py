@@ -393,8 +393,9 @@ class SimulatedBroker:
             self.process.paused_until = self.world.now + seconds
 
     def is_compaction_idle(self) -> bool:
-        compaction = None if self.broker is None else self.broker._compaction
-        return compaction is None or compaction._run is None
+        maintenance = None if self.broker is None else self.broker._maintenance
+        compaction = None if maintenance is None else maintenance.compaction
+        return compaction is None or compaction._cleaning is None
 
     def wipe(self) -> None:
         """Replace the disk with an empty one; the broker must not run."""

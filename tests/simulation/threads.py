@@ -101,7 +101,7 @@ class SimulatedCleaner:
             return self._step()
         except CleaningFailed as error:
             lasts = error.index_of < 0
-            raise CleanerFailed(str(error), is_lasting=lasts, index_of=error.index_of) from None
+            raise CleanerFailed(str(error), is_permanent=lasts, index_of=error.index_of) from None
         except OSError as error:
             raise CleanerFailed(str(error)) from None
         finally:

@@ -17,7 +17,6 @@ PARAMETERS_MAX = 8
 """Positional parameters, besides `self`."""
 ATTRIBUTES_MAX = 25
 MORE_ATTRIBUTES = {
-    "Broker": 26,
     "Connection": 26,
     "Log": 37,
     "Partition": 34,

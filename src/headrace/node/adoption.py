@@ -1,19 +1,19 @@
 """Adopts partition directories of Apache Kafka: `--adopt`.
 
-Names and numbers of partitions are read from the directories, topic ids from `partition.metadata`,
-and settings from Kafka's metadata log, if the directory has one. Adoption creates the topics in the
-store. The broker then opens the logs like others, which verifies every batch and rebuilds indexes,
+Adoption reads the names and numbers of partitions from the directories, topic ids from
+`partition.metadata`, and settings from Kafka's metadata log, if it exists. It creates the topics in
+the store. Then the broker opens the logs, which verifies every batch, and rebuilds indexes,
 snapshots and epochs.
 
-1. Nothing is adopted unless all of it can be adopted: everything is checked first, then the store
-   is written, topic by topic. If this is interrupted, the next start with `--adopt` continues.
-2. The leader epoch of a partition is higher than all epochs in its log, and no producer gets an id
-   that is in a log.
-3. If the settings of a topic are unknown, retention deletes nothing of it until its settings are
-   set.
+1. Everything is checked before the first topic is created in the store. If a topic cannot be
+   adopted, none is. If the creation is interrupted, the next start with `--adopt` continues.
+2. The leader epoch of a partition is higher than all epochs in its log. New producer ids are higher
+   than all producer ids in the logs.
+3. If the settings of a topic are unknown, retention deletes none of its records until the settings
+   are changed.
 4. `__consumer_offsets` is adopted with the committed offsets. `__cluster_metadata` is only read.
    Kafka's other internal topics are ignored.
-5. An open transaction is ended as Kafka would have ended it.
+5. An open transaction is committed or aborted, as Kafka would have done.
 6. Users and ACLs of the metadata log are adopted before the first topic is created. A later start
    with `--adopt` that finds no new topic does not restore deleted users and ACLs.
 7. Quotas of the metadata log are adopted, unless their entity already has quotas.
@@ -50,37 +50,33 @@ from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition_table import PartitionTable
 from headrace.security.user_names import name_error
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 IGNORED_TOPICS = frozenset({METADATA_TOPIC, STATE_TOPIC, "__share_group_state"})
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
-_MAGIC_AT = 16
+_MAGIC_OFFSET = 16
 _NAMED_MAX = 10
 
 
-class FoundTopic(NamedTuple):
+class TopicToAdopt(NamedTuple):
     name: str
     topic_id: UUID | None
-    """None if no partition has it; the topic then gets a new one."""
+    """None if no partition contains it. Then the topic gets a new id."""
     leader_epochs: list[int]
     """The last leader epoch in each partition's log; -1 if the log is empty."""
     configs: dict[str, str]
 
 
 class Adoption:
-    def __init__(self, logs: LogDirectory, known: Collection[str]) -> None:
-        """`known` are the topics that exist in the store."""
+    def __init__(self, logs: LogDirectory, existing_topics: Collection[str]) -> None:
         self._logs = logs
         self._files: Files = logs.files
         self.metadata: KafkaMetadata | None = read_metadata(logs.files, logs.path)
-        self._known = known
-        self.topics: list[FoundTopic] = []
+        self._existing_topics = existing_topics
+        self.topics: list[TopicToAdopt] = []
 
     def find_topics(self, check_config: Callable[[Mapping[str, str]], None]) -> None:
-        """Find the topics to adopt.
-
-        Raises DirectoryError, with the reason, if that is impossible.
-        """
+        """Find the topics to adopt. Raises DirectoryError if one of them cannot be adopted."""
         if self.metadata is not None and self.metadata.unknown_acls:
             raise DirectoryError(
                 f"{self._logs.path} has {len(self.metadata.unknown_acls)} ACLs that this version "
@@ -88,7 +84,7 @@ class Adoption:
             )
         partitions: dict[str, list[int]] = {}
         for topic, index in self._logs.unopened:
-            if topic not in IGNORED_TOPICS and topic not in self._known:
+            if topic not in IGNORED_TOPICS and topic not in self._existing_topics:
                 partitions.setdefault(topic, []).append(index)
         missing = [
             str(TopicPartition(topic, index))
@@ -97,15 +93,16 @@ class Adoption:
         ]
         if missing:
             raise DirectoryError(
-                f"{self._logs.path} lacks partitions with lower numbers: {_listed(missing)}. Copy "
-                "them from the brokers that had them, or move these topics out of the directory."
+                f"{self._logs.path} lacks partitions with lower numbers: {_join_names(missing)}. "
+                "Copy them from the brokers that had them, or move these topics out of the "
+                "directory."
             )
         for topic, indexes in sorted(partitions.items()):
-            self.topics.append(self._found(topic, len(indexes), check_config))
+            self.topics.append(self._topic_to_adopt(topic, len(indexes), check_config))
 
-    def _found(
+    def _topic_to_adopt(
         self, topic: str, count: int, check_config: Callable[[Mapping[str, str]], None]
-    ) -> FoundTopic:
+    ) -> TopicToAdopt:
         names = [TopicPartition(topic, index) for index in range(count)]
         for partition in names:
             self._check_format(partition)
@@ -117,12 +114,12 @@ class Adoption:
             )
         topic_id = ids.pop() if ids else None
         epochs = [self._last_epoch(partition) for partition in names]
-        return FoundTopic(topic, topic_id, epochs, self._configs(topic, topic_id, check_config))
+        return TopicToAdopt(topic, topic_id, epochs, self._configs(topic, topic_id, check_config))
 
     def _path(self, partition: TopicPartition) -> str:
         return f"{self._logs.path}/{partition}"
 
-    def _logs_of(self, partition: TopicPartition) -> list[str]:
+    def _log_paths(self, partition: TopicPartition) -> list[str]:
         path = self._path(partition)
         return [
             f"{path}/{info.name}"
@@ -131,17 +128,17 @@ class Adoption:
         ]
 
     def _check_format(self, partition: TopicPartition) -> None:
-        """Opening a log truncates batches that it cannot read, so reject old formats before."""
-        for path in self._logs_of(partition):
+        """Reject old message formats: opening the log would truncate their batches."""
+        for path in self._log_paths(partition):
             fd = self._files.open(path)
             try:
-                head = self._files.pread(fd, _MAGIC_AT + 1, 0)
+                head = self._files.pread(fd, _MAGIC_OFFSET + 1, 0)
             finally:
                 self._files.close(fd)
-            if len(head) > _MAGIC_AT and head[_MAGIC_AT] < 2:
+            if len(head) > _MAGIC_OFFSET and head[_MAGIC_OFFSET] < 2:
                 raise DirectoryError(
-                    f"{path} has message format {head[_MAGIC_AT]}, from before Kafka 0.11, which "
-                    "Headrace cannot read. Copy the topic with a consumer and a producer."
+                    f"{path} has message format {head[_MAGIC_OFFSET]}, from before Kafka 0.11, "
+                    "which Headrace cannot read. Copy the topic with a consumer and a producer."
                 )
 
     def _topic_id(self, partition: TopicPartition) -> UUID | None:
@@ -152,14 +149,14 @@ class Adoption:
         return decode_partition_metadata(data)
 
     def _last_epoch(self, partition: TopicPartition) -> int:
-        """The last leader epoch in Kafka's checkpoint, or a newer one in the last batches."""
+        """The last leader epoch in Kafka's checkpoint, or a higher one in the last segment."""
         latest = -1
         try:
             data = self._files.read_file(f"{self._path(partition)}/{LEADER_EPOCHS}")
             latest = max((epoch for epoch, _ in decode_epochs(data)), default=-1)
         except (FileNotFoundError, ValueError):
             pass
-        for path in self._logs_of(partition)[-1:]:
+        for path in self._log_paths(partition)[-1:]:
             fd = self._files.open(path)
             try:
                 walk = BatchWalk(self._files, fd, 0, self._files.size(fd), False)
@@ -174,7 +171,7 @@ class Adoption:
     ) -> dict[str, str]:
         metadata = self.metadata
         if metadata is None or topic not in metadata.topic_ids:
-            _LOG.warning(
+            _logger.warning(
                 "topic settings unknown, nothing is deleted until they are set: topic=%s", topic
             )
             was_compacted = any(each.topic == topic for each in self._logs.compacted_partitions())
@@ -189,7 +186,7 @@ class Adoption:
             try:
                 check_config({name: value})
             except ApiError as error:
-                _LOG.warning("setting not adopted: topic=%s reason=%s", topic, error.message)
+                _logger.warning("setting not adopted: topic=%s reason=%s", topic, error.message)
             else:
                 configs[name] = value
         return configs
@@ -218,7 +215,7 @@ class Adoption:
                 leader_epochs=[epoch + 1 for epoch in topic.leader_epochs],
             )
             count = len(topic.leader_epochs)
-            _LOG.info(
+            _logger.info(
                 "topic adopted: topic=%s partitions=%d settings=%s",
                 topic.name,
                 count,
@@ -233,24 +230,24 @@ class Adoption:
                 checked = check_entity(entity)
                 adopted = {kind: check_limit(checked, kind, each) for kind, each in limits.items()}
             except ApiError as error:
-                _LOG.warning("quota not adopted: entity=%s reason=%s", entity, error.message)
+                _logger.warning("quota not adopted: entity=%s reason=%s", entity, error.message)
                 continue
-            await controller.alter_quotas(checked, partial(_unless_known, adopted))
+            await controller.alter_quotas(checked, partial(_unless_set, adopted))
         if found:
-            _LOG.info("quotas adopted: entities=%d", len(found))
+            _logger.info("quotas adopted: entities=%d", len(found))
 
     async def _adopt_users(self, controller: Controller, metadata: KafkaMetadata) -> None:
         for user, credentials in metadata.credentials.items():
             error = name_error(user)
             if error:
-                _LOG.warning("adopted user cannot log in: name=%r reason=%s", user, error)
+                _logger.warning("adopted user cannot log in: name=%r reason=%s", user, error)
             await controller.alter_user(user, partial(_with_credentials, credentials))
         known = controller.image.tokens
         tokens = [each for each in metadata.tokens.values() if each.token_id not in known]
         for token in tokens:
-            await controller.create_token(partial(_with_its_id, token))
+            await controller.create_token(partial(_keep_id, token))
         if tokens:
-            _LOG.info(
+            _logger.info(
                 "delegation tokens adopted, they need Kafka's delegation.token.secret.key: "
                 "tokens=%d",
                 len(tokens),
@@ -259,12 +256,12 @@ class Adoption:
         for first in range(0, len(acls), CHANGES_MAX):
             await controller.create_acls(acls[first : first + CHANGES_MAX])
         if acls or metadata.credentials:
-            _LOG.info(
+            _logger.info(
                 "users and ACLs adopted: users=%d acls=%d", len(metadata.credentials), len(acls)
             )
 
     async def reserve_producer_ids(self, controller: Controller) -> None:
-        """With the logs open: raise the next producer id above all ids in them."""
+        """Raise the next producer id above all ids in the logs, which must be open."""
         next_id = self.metadata.next_producer_id if self.metadata is not None else 0
         for log in self._logs.logs():
             next_id = max(next_id, max(log.producers.entries, default=-1) + 1)
@@ -273,31 +270,31 @@ class Adoption:
 
     def end_transactions(self, table: PartitionTable, appends: AppendQueue) -> None:
         """End open transactions, after this broker has become leader of the partitions."""
-        waiting = [log for log in self._logs.logs() if log.producers.open_transactions]
-        if not waiting:
+        logs = [log for log in self._logs.logs() if log.producers.open_transactions]
+        if not logs:
             return
         states = [self._path(each) for each in self._logs.unopened if each.topic == STATE_TOPIC]
         committed = decided_to_commit(self._files, sorted(states))
         now_ms = self._logs.clock.wall_ms()
-        for log in waiting:
+        for log in logs:
             partition = table.get(*log.partition)
             assert partition is not None
             end_transactions(log, committed, now_ms, partial(appends.append, partition))
 
 
-def _unless_known(adopted: Mapping[str, float], known: Mapping[str, float]) -> Mapping[str, float]:
+def _unless_set(adopted: Mapping[str, float], known: Mapping[str, float]) -> Mapping[str, float]:
     return known or adopted
 
 
-def _with_its_id(token: Token, _new_id: str) -> Token:
+def _keep_id(token: Token, _new_id: str) -> Token:
     return token
 
 
 def _with_credentials(adopted: Mapping[str, str], current: Mapping[str, str]) -> Mapping[str, str]:
-    """The credentials of a user; those that exist already stay."""
+    """The credentials of a user after adoption. Existing ones are not replaced."""
     return {**adopted, **current}
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
     return ", ".join(names[:_NAMED_MAX]) + more

@@ -1,6 +1,6 @@
-"""The file of the audit log, if `headrace.audit.file` is set: it contains only JSON lines.
+"""The file of the audit log, if `headrace.audit.file` is set. It contains only JSON lines.
 
-A file that was renamed, for example by logrotate, is created again.
+If the file is renamed, for example by logrotate, a new file is created.
 """
 
 import os
@@ -12,7 +12,7 @@ from headrace.audit import add_handler, remove_handler
 
 class AuditFile:
     def __init__(self, path: str) -> None:
-        """Raises OSError. Only the owner can read a new file."""
+        """Open or create the file. Only its owner can read a new file. Raises OSError."""
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
         self._handler = WatchedFileHandler(path, encoding="utf-8")
         self._handler.setFormatter(Formatter("%(message)s"))

@@ -12,7 +12,7 @@ from headrace.security.acl_authorizer import AclAuthorizer, Decision
 from headrace.security.authorizer import AllowAll, Authorizer, Operation, Resource
 from headrace.wire.apis import APIS
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Authorization:
@@ -32,11 +32,11 @@ class Authorization:
             controller.on_change(self._changed)
 
     def load(self) -> None:
-        """Use the ACLs of the first image, which is complete now."""
+        """Load the ACLs of the image, once it is complete."""
         if self._acls is not None:
             self._acls.load(self._image.acls)
             count = sum(len(acls or ()) for acls in self._image.acls.values())
-            _log.info("ACLs loaded: count=%d", count)
+            _logger.info("ACLs loaded: count=%d", count)
 
     def _denied(
         self,
@@ -47,13 +47,13 @@ class Authorization:
         resource: Resource,
         decision: Decision,
     ) -> None:
-        of = "any" if resource.name is None else resource.name
+        name = "any" if resource.name is None else resource.name
         self.audit.denied(
             principal,
             host,
             APIS[api_key].name,
             title(operation),
-            f"{title(resource.type)} {of}",
+            f"{title(resource.type)} {name}",
             decision.reason if decision.acl is None else str(decision.acl),
         )
 

@@ -1,7 +1,8 @@
 """One broker: its parts, and the order in which they start and stop.
 
-Start: data directory (locked), store, listeners (bound, silent), registration and image, logs; then
-clients are served. The broker stops in reverse order, and writes the marker of the clean stop last.
+The broker locks its data directory, connects to the store, binds its listeners, registers, reads
+the image, and opens its logs. Then it serves clients. It stops in reverse order, and writes the
+marker of the clean stop last.
 """
 
 import asyncio
@@ -26,7 +27,6 @@ from headrace.coordination.retries import retry
 from headrace.log.directory.directory_jobs import RemoveDirectories
 from headrace.log.directory.directory_lock import DirectoryError
 from headrace.log.directory.log_directory import LogDirectory
-from headrace.log.log import Log
 from headrace.log.state import LogSettings, report_failure
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
@@ -34,29 +34,24 @@ from headrace.node.authorization import Authorization
 from headrace.node.environment import Environment, RealEnvironment, RequestServer
 from headrace.node.first_user import InvalidFirstUser, create_first_user, first_user
 from headrace.node.groups import Groups
+from headrace.node.maintenance import Maintenance, log_failure
 from headrace.node.replicas import Replicas
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader
-from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
-from headrace.runtime.slices import Slices
 from headrace.runtime.worker import Worker
 from headrace.security.users import credentials_of
 
 if TYPE_CHECKING:
     from headrace.node.adoption import Adoption
     from headrace.node.audit_file import AuditFile
-    from headrace.node.compaction import Compaction
     from headrace.node.replication import Replication
-    from headrace.node.scrubber import Scrubber
-    from headrace.node.strays import Strays
     from headrace.runtime.tls_listeners import TlsListeners
 
-TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 1.0
 ZOOKEEPER = "zookeeper"
-"""In meta.properties of a broker whose topics are in ZooKeeper, not in its directory."""
+"""The store in meta.properties, if the topics of this broker are in ZooKeeper."""
 _FAILURES = (
     ApiError,
     ConfigError,
@@ -66,7 +61,7 @@ _FAILURES = (
     StoreFileError,
     StoreUnavailable,
 )
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class CannotStart(Exception):
@@ -99,24 +94,16 @@ class Broker:
         self._store: Store | None = None
         self._controller: Controller | None = None
         self._server: RequestServer | None = None
-        self._appends: AppendQueue | None = None
         self._replication: Replication | None = None
         self._worker: Worker | None = None
         self._remover: Worker | None = None
         self._replicas: Replicas | None = None
         self._groups: Groups | None = None
-        self._compaction: Compaction | None = None
-        self._scrubber: Scrubber | None = None
-        self._strays: Strays | None = None
-        self._store_id = ""
+        self._maintenance: Maintenance | None = None
         self._audit_file: AuditFile | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._due: dict[str, float] = {}
-        self._due_logs: list[Log] = []
-        self._due_jobs = Slices(self._start_due_job, self._clock.monotonic)
 
     async def start(self) -> None:
-        """Start to serve clients. If this raises, a new directory is unchanged."""
+        """Start to serve clients. If it raises CannotStart, a new data directory is unchanged."""
         try:
             await self._start()
         except BaseException as error:
@@ -135,7 +122,7 @@ class Broker:
 
     @property
     def can_cancel_start(self) -> bool:
-        """Whether `start` can be cancelled: until this broker registers with the controller."""
+        """Whether `start` can be cancelled. It cannot once this broker might be registered."""
         return self._server is None
 
     async def _start(self) -> None:
@@ -149,9 +136,10 @@ class Broker:
         await retry(lambda: self._check_cluster(store), self._connect_wait_s(store))
         controller = self._make_controller(store, tls)
         worker = self._worker = self._environment.worker("files")
+        self._remover = Worker("remover", asyncio.get_running_loop())
         syncs = self._environment.worker("sync")
         may_be_stale = self._has_no_session if config.is_clustered else _never
-        appends = self._appends = AppendQueue(self._clock, syncs, self._deliver, may_be_stale)
+        appends = AppendQueue(self._clock, syncs, self._deliver, may_be_stale)
         reader = FetchReader(appends, self._environment.worker("read"))
         replication = self._make_replication(controller, appends, reader)
         replicas = self._make_replicas(controller, appends, replication)
@@ -203,22 +191,24 @@ class Broker:
         if controller.registered_ms:
             self._logs.wall_clock_check.set_reference(controller.registered_ms)
         self._claim(controller.image.cluster_id)
-        _, stat = await retry(lambda: store.get(CLUSTER_ID), self._connect_wait_s(store))
-        self._store_id = f"{stat.czxid}-{stat.created_ms}"
+        store_id = await self._read_store_id(store)
         await self._load(controller, appends, replicas, replication)
         if config.offers_passwords:
             await create_first_user(controller, worker, user)
         groups.start()
         controller.on_change(groups.changed)
         server.start()
-        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        self._maintenance = self._make_maintenance(
+            controller, appends, replicas, replication, worker, store_id
+        )
+        self._maintenance.start()
         by_name = {each.listener: each.address for each in endpoints}
         self.internal_address = by_name.pop(config.internal_listener, "")
         self.address = ",".join(by_name.values())
 
     def _open_listeners(self, server: RequestServer) -> dict[str, int]:
         """Open all listeners, and return their ports by name."""
-        # IPv6 first: 127.0.0.1 also binds ::1, where another listener can need the same port.
+        # Bind IPv6 first: a listener on 127.0.0.1 also binds ::1, if its port is free there.
         return {
             endpoint.listener: server.listen(endpoint.listener, endpoint.host, endpoint.port)
             for endpoint in sorted(self.config.listeners, key=lambda each: ":" not in each.host)
@@ -238,10 +228,10 @@ class Broker:
             ) from None
 
     def _store_wait_s(self, store: Store) -> float:
-        """A time longer than the session of this broker's former process can last."""
-        wanted_ms = self.config.get_int("zookeeper.session.timeout.ms")
+        """A wait that is longer than the session of this broker's former process can last."""
+        configured_ms = self.config.get_int("zookeeper.session.timeout.ms")
         # The ensemble can set a longer timeout.
-        return 1 + max(wanted_ms, store.session_timeout_ms) * 1.5 / 1000
+        return 1 + max(configured_ms, store.session_timeout_ms) * 1.5 / 1000
 
     def _connect_wait_s(self, store: Store) -> float:
         """How long the start waits for a store that became unreachable."""
@@ -256,12 +246,17 @@ class Broker:
             return
         self._claim(decode_cluster_id(data))
 
+    async def _read_store_id(self, store: Store) -> str | None:
+        """Identifies the store. None during adoption, which keeps strays until the next start."""
+        _, stat = await retry(lambda: store.get(CLUSTER_ID), self._connect_wait_s(store))
+        return None if self._adopts else f"{stat.czxid}-{stat.created_ms}"
+
     def _claim(self, cluster_id: str) -> None:
         store = {"store": ZOOKEEPER} if self.config.is_clustered else {}
         self._logs.claim(cluster_id, self.config.node_id, **store)
 
     def _reject_other_kind(self) -> None:
-        """Reject the directory of a single broker in a cluster, and the other way round."""
+        """Reject a single broker's directory in a cluster, and a cluster's for a single broker."""
         logs = self._logs
         is_single = logs.files.exists(f"{logs.path}/{STORE_FILE}")
         if self.config.is_clustered and is_single:
@@ -351,6 +346,30 @@ class Broker:
             fetchers=replication,
         )
 
+    def _make_maintenance(
+        self,
+        controller: Controller,
+        appends: AppendQueue,
+        replicas: Replicas,
+        replication: "Replication | None",
+        worker: Worker,
+        store_id: str | None,
+    ) -> Maintenance:
+        return Maintenance(
+            config=self.config,
+            clock=self._clock,
+            controller=controller,
+            logs=self._logs,
+            table=self._table,
+            appends=appends,
+            replicas=replicas,
+            replication=replication,
+            worker=worker,
+            remove=self._remove,
+            is_connected=lambda: not self._has_no_session(),
+            store_id=store_id,
+        )
+
     async def _load(
         self,
         controller: Controller,
@@ -378,7 +397,7 @@ class Broker:
 
     def _log_failed(self, partition: TopicPartition, error: OSError) -> None:
         report_failure(partition, error)
-        is_running = self._timer is not None and not self._timer.cancelled()
+        is_running = self._maintenance is not None and self._maintenance.is_running
         if is_running and self._replication is not None:
             self._replication.report_failed_disk(partition)
 
@@ -387,8 +406,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Complete the requests, sync all logs, and write the marker of the clean stop."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._maintenance is not None:
+            self._maintenance.stop_timer()
         if self._replication is not None:
             await self._replication.hand_over()
         if self._groups is not None:
@@ -399,10 +418,8 @@ class Broker:
             self._replication.stop()
         if self._controller is not None:
             await self._controller.stop()
-        if self._compaction is not None:
-            await self._compaction.stop()
-        if self._scrubber is not None:
-            self._scrubber.stop()
+        if self._maintenance is not None:
+            await self._maintenance.stop()
         if self._replicas is not None:
             self._replicas.stop()
         if self._remover is not None:
@@ -412,9 +429,9 @@ class Broker:
         # The workers have ended, but their results are queued on the loop. Run the queued
         # callbacks.
         loop = asyncio.get_running_loop()
-        taken = loop.create_future()
-        loop.call_soon_threadsafe(taken.set_result, None)
-        await taken
+        callbacks_run = loop.create_future()
+        loop.call_soon_threadsafe(callbacks_run.set_result, None)
+        await callbacks_run
         if self._replicas is not None:
             await self._close_logs(self._replicas.high_watermarks())
         if self._store is not None:
@@ -430,7 +447,7 @@ class Broker:
         for closed in self._logs.close_in_steps(high_watermarks, broker_epoch):
             if self._clock.monotonic() - reported >= PROGRESS_SECONDS:
                 reported = self._clock.monotonic()
-                _log.info("closing logs: closed=%d of=%d", closed, count)
+                _logger.info("closing logs: closed=%d of=%d", closed, count)
             await asyncio.sleep(0)
 
     async def _adopt(self, controller: Controller) -> "Adoption":
@@ -452,108 +469,8 @@ class Broker:
 
     def _remove(self, removal: RemoveDirectories) -> None:
         # On a separate thread, so that no acknowledgement waits for the deletion of many files.
-        if self._remover is None:
-            self._remover = Worker("remover", asyncio.get_running_loop())
-        self._remover.submit(removal.run, _done)
-
-    def _tick(self) -> None:
-        """Periodic work for all partitions."""
-        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
-        assert self._replicas is not None
-        assert self._worker is not None
-        if self._is_due("log.retention.check.interval.ms"):
-            self._logs.apply_retention(self._replicas.high_watermarks())
-        if self._is_due("producer.id.expiration.check.interval.ms"):
-            self._logs.expire_producers(self.config.get_int("producer.id.expiration.ms"))
-        is_due = self._is_due("log.flush.offset.checkpoint.interval.ms")
-        if self._replication is not None:
-            is_due |= self._is_due("replica.high.watermark.checkpoint.interval.ms")
-        if is_due:
-            job = self._logs.checkpoint_job(self._replicas.high_watermarks())
-            self._worker.submit(job.run, _done)
-        if self._compaction is None and self._is_due("log.cleaner.backoff.ms"):
-            self._maybe_start_compaction()
-        if self._is_due("delegation.token.expiry.check.interval.ms"):
-            assert self._controller is not None
-            self._controller.remove_expired_tokens(self._clock.wall_ms())
-        if self._scrubber is None and self._is_due("headrace.scrub.interval.ms"):
-            self._start_scrubber()
-        self._remove_strays(self._worker)
-        if self._replication is not None:
-            self._replication.report_failed_disks()
-        self._start_jobs()
-
-    def _maybe_start_compaction(self) -> None:
-        """Start compaction once a topic is compacted. Before that, its code is not imported."""
-        if not self.config.get_bool("log.cleaner.enable"):
-            return
-        if any(partition.log.config.compacts for partition in self._table):
-            try:
-                from headrace.node.compaction import Compaction
-            except OSError as error:
-                _log.warning("compaction not started, trying again later: error=%s", error)
-                return
-            assert self._worker is not None
-            self._compaction = Compaction(
-                self.config, self._clock, self._logs, self._table, self._worker, self._start_job
-            )
-            self._compaction.start()
-
-    def _remove_strays(self, worker: Worker) -> None:
-        """Find strays once, then remove those that are due. Adoption keeps all for the next run."""
-        now = self._clock.monotonic()
-        if self._strays is not None:
-            self._strays.tick(now, is_connected=not self._has_no_session())
-        elif self._controller is not None and not self._adopts:
-            from headrace.node.strays import StoreRecord, Strays
-
-            controller = self._controller
-            self._strays = Strays(
-                self._logs,
-                controller.image.names_by_id,
-                StoreRecord(self._store_id, controller.last_epoch),
-                self.config.get_int("log.segment.delete.delay.ms") / 1000,
-                worker.submit,
-                self._remove,
-            )
-            self._strays.start(now)
-
-    def _start_scrubber(self) -> None:
-        from headrace.node.scrubber import Scrubber
-
-        assert self._worker is not None
-        self._scrubber = Scrubber(self.config, self._table, self._worker, self._repair)
-        self._scrubber.start()
-
-    def _repair(self, partition: Partition) -> None:
-        if self._replication is not None:
-            self._replication.repair(partition)
-
-    def _start_jobs(self) -> None:
-        self._due_logs = self._logs.logs_with_due_jobs(self._clock.wall_ms())
-        self._due_jobs.run()
-
-    def _start_due_job(self) -> bool:
-        if not self._due_logs:
-            return False
-        log = self._due_logs.pop()
-        partition = self._table.get(log.partition.topic, log.partition.partition)
-        if partition is not None:
-            self._start_job(partition)
-        return True
-
-    def _start_job(self, partition: Partition) -> None:
-        assert self._appends is not None
-        self._appends.update_time()
-        self._appends.start_job(partition)
-
-    def _is_due(self, interval_name: str) -> bool:
-        now = self._clock.monotonic()
-        due = self._due.setdefault(interval_name, now + self.config.get_int(interval_name) / 1000)
-        if now < due:
-            return False
-        del self._due[interval_name]
-        return True
+        assert self._remover is not None
+        self._remover.submit(removal.run, log_failure)
 
 
 def _log_settings(config: BrokerConfig) -> LogSettings:
@@ -577,8 +494,3 @@ def _check_broker_config(settings: Mapping[str, str], node_id: int | None) -> No
 
 def _never() -> bool:
     return False
-
-
-def _done(_result: object, error: BaseException | None) -> None:
-    if error is not None:
-        _log.error("log maintenance failed with an internal error", exc_info=error)

@@ -32,13 +32,13 @@ sys.exit(main(int(sys.argv[2])))
 class CleanerFailed(Exception):
     """The cleaning has failed.
 
-    `is_lasting`: the next attempt would fail as well. `index_of` names a segment whose index of
-    aborted transactions must be rebuilt first.
+    If it `is_permanent`, the next attempt would fail as well. If `index_of` is not -1, it is the
+    base offset of a segment, and the next attempt needs a new index of aborted transactions for it.
     """
 
-    def __init__(self, reason: str, *, is_lasting: bool = False, index_of: int = -1) -> None:
+    def __init__(self, reason: str, *, is_permanent: bool = False, index_of: int = -1) -> None:
         super().__init__(reason)
-        self.is_lasting = is_lasting
+        self.is_permanent = is_permanent
         self.index_of = index_of
 
 
@@ -55,16 +55,16 @@ class CleanerChild:
         try:
             if process is None:
                 process = self._start()
-                self._tell(process, self._job.encode())
+                self._send_line(process, self._job.encode())
             else:
-                self._tell(process, b"")
+                self._send_line(process, b"")
         except OSError as error:
             raise CleanerFailed(f"the cleaner process did not start: {error}") from None
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise CleanerFailed("the cleaner process ended early")
-        return _understood(json.loads(line))
+        return _decode_message(json.loads(line))
 
     def _start(self) -> "subprocess.Popen[bytes]":
         process = self._process = subprocess.Popen(
@@ -77,7 +77,7 @@ class CleanerChild:
         return process
 
     @staticmethod
-    def _tell(process: "subprocess.Popen[bytes]", line: bytes) -> None:
+    def _send_line(process: "subprocess.Popen[bytes]", line: bytes) -> None:
         assert process.stdin is not None
         process.stdin.write(line + b"\n")
         process.stdin.flush()
@@ -97,11 +97,12 @@ class CleanerChild:
         try:
             remove_cleaned(self._files, self._job.path)
         except OSError:
-            # The partition is deleted, or the next start deletes these files.
+            # The directory was deleted with its partition. Otherwise the next start deletes these
+            # files.
             return
 
 
-def _understood(message: dict[str, Any]) -> CleanedSegment | CleaningOutcome:
+def _decode_message(message: dict[str, Any]) -> CleanedSegment | CleaningOutcome:
     if "cleaned" in message:
         facts, replaced, truncations = message["cleaned"]
         return CleanedSegment(SegmentFacts(*facts), replaced, truncations)
@@ -109,5 +110,5 @@ def _understood(message: dict[str, Any]) -> CleanedSegment | CleaningOutcome:
         return CleaningOutcome(*message["outcome"])
     if "failed" in message:
         index_of = int(message["index_of"])
-        raise CleanerFailed(message["failed"], is_lasting=index_of < 0, index_of=index_of)
+        raise CleanerFailed(message["failed"], is_permanent=index_of < 0, index_of=index_of)
     raise CleanerFailed(message["reason"])

@@ -1,12 +1,13 @@
 """Compacts the logs of compacted topics: one at a time, the dirtiest first.
 
-The loop chooses a log, starts a process that writes the new segments, and replaces the old segments
-step by step. The process reads and writes; a worker thread syncs and renames.
+The loop chooses a log, starts a process that writes new segments, and replaces the old segments
+with them, one after another. The process reads and writes; a worker thread syncs and renames.
 
-1. One process at a time; it is started by a thread that lives as long as the broker does.
-2. A log that cannot be cleaned is logged once, and skipped until its settings change or the broker
-   restarts. If disk space or descriptors are missing, or a process dies, it is retried.
-3. `first_dirty_offset` grows when the last segment of a cleaning has been replaced.
+1. At most one process runs. The thread that starts it ends with the broker, not before.
+2. If a log cannot be cleaned, one warning is logged, and the log is skipped until its settings
+   change or the broker restarts. If disk space or file descriptors are missing, or the process
+   fails, compaction retries.
+3. `first_dirty_offset` increases when the last segment of a cleaning has been replaced.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.worker import Worker
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _BUSY_SECONDS = 0.02
 """How long to wait for another job of the log before the next attempt."""
 _BACKOFF_SECONDS_MIN = 0.01
@@ -55,23 +56,23 @@ class Compaction:
         self._loop = asyncio.get_running_loop()
         self._worker = Worker("cleaner", self._loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._run: _Run | None = None
+        self._cleaning: _Cleaning | None = None
         self._is_stopping = False
         self._ended = asyncio.Event()
         self._skipped: dict[Log, TopicConfig] = {}
         self._unfinished: dict[Log, Replacement] = {}
-        """Second jobs that failed because space or descriptors were missing. They are retried."""
+        """Replacements whose second job failed because space or descriptors were missing."""
 
     def start(self) -> None:
         self._loop.call_soon(self._start_next)
 
     async def stop(self) -> None:
-        """Finish the swap of a cleaned segment. Any other step can be repeated after a restart."""
+        """Stop, after the current replacement. The next start can repeat other steps."""
         self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._run is not None:
-            self._run.child.kill()
+        if self._cleaning is not None:
+            self._cleaning.child.kill()
             await self._ended.wait()
         self._worker.stop()
 
@@ -108,8 +109,8 @@ class Compaction:
             self._wait()
             return
         self._ended.clear()
-        self._run = _Run(found, CleanerChild(self._logs.files, job))
-        self._continue(self._run)
+        self._cleaning = _Cleaning(found, CleanerChild(self._logs.files, job))
+        self._continue(self._cleaning)
 
     def _candidates(self) -> Iterator[Partition]:
         skipped = self._skipped
@@ -123,34 +124,34 @@ class Compaction:
             if log.config.compacts and not (log in self._skipped or log in self._unfinished):
                 yield partition
 
-    def _continue(self, run: "_Run") -> None:
-        self._worker.submit(run.child.next, self._process_responded)
+    def _continue(self, cleaning: "_Cleaning") -> None:
+        self._worker.submit(cleaning.child.next, self._process_responded)
 
     def _process_responded(self, result: object, error: BaseException | None) -> None:
         """The process has reported a new segment, its result, or a failure."""
-        run = self._run
-        assert run is not None
+        cleaning = self._cleaning
+        assert cleaning is not None
         if isinstance(error, CleanerFailed):
-            self._process_failed(run, error)
+            self._process_failed(cleaning, error)
         elif error is not None:
-            self._end(run)
+            self._end(cleaning)
             raise error
         elif isinstance(result, CleanedSegment):
-            self._replace(run, run.replacement_for(result))
+            self._replace(cleaning, cleaning.replacement_for(result))
         else:
             assert isinstance(result, CleaningOutcome)
-            self._finish(run, result)
+            self._finish(cleaning, result)
 
-    def _process_failed(self, run: "_Run", error: CleanerFailed) -> None:
-        log = run.log
-        if not (self._is_stopping or log.is_closed or run.has_lost_sources()):
-            _LOG.warning("compaction failed: partition=%s error=%s", log.partition, error)
-            if error.is_lasting:
+    def _process_failed(self, cleaning: "_Cleaning", error: CleanerFailed) -> None:
+        log = cleaning.log
+        if not (self._is_stopping or log.is_closed or cleaning.has_lost_sources()):
+            _logger.warning("compaction failed: partition=%s error=%s", log.partition, error)
+            if error.is_permanent:
                 self._skipped[log] = log.config
             for segment in log.segments.all:
                 if segment.base_offset == error.index_of:
                     self._rebuild_index(log, segment)
-        self._end(run)
+        self._end(cleaning)
 
     def _rebuild_index(self, log: Log, segment: Segment) -> None:
         try:
@@ -162,17 +163,17 @@ class Compaction:
         self._start_job_of(log)
 
     def _cannot_compact(self, log: Log, error: OSError | ApiError) -> None:
-        """Try again later if descriptors or space are missing; skip the log otherwise."""
-        _LOG.warning("log not compacted: partition=%s error=%s", log.partition, error)
+        """Skip the log, unless the cause is a lack of disk space or file descriptors."""
+        _logger.warning("log not compacted: partition=%s error=%s", log.partition, error)
         if not (isinstance(error, OSError) and error.errno in PASSING):
             self._skipped[log] = log.config
 
-    def _finish(self, run: "_Run", outcome: CleaningOutcome) -> None:
-        log = run.log
-        if not (log.is_closed or run.has_lost_sources()):
+    def _finish(self, cleaning: "_Cleaning", outcome: CleaningOutcome) -> None:
+        log = cleaning.log
+        if not (log.is_closed or cleaning.has_lost_sources()):
             log.set_first_dirty_offset(outcome.end_offset)
             self._files_worker.submit(self._logs.cleaner_checkpoint_job().run, _done)
-            _LOG.info(
+            _logger.info(
                 "log compacted: partition=%s offset=%d kept=%d records=%d bytes_read=%d"
                 " bytes_written=%d",
                 log.partition,
@@ -182,16 +183,16 @@ class Compaction:
                 outcome.bytes_read,
                 outcome.bytes_written,
             )
-        self._end(run, is_done=True)
+        self._end(cleaning, is_done=True)
 
-    def _end(self, run: "_Run", *, is_done: bool = False) -> None:
+    def _end(self, cleaning: "_Cleaning", *, is_done: bool = False) -> None:
         """Stop the cleaner process, then check for logs to compact: immediately, or later."""
 
         def ended(_result: object, error: BaseException | None) -> None:
-            self._run = None
+            self._cleaning = None
             self._ended.set()
             if error is not None:
-                _LOG.error("cleaner process not stopped", exc_info=error)
+                _logger.error("cleaner process not stopped", exc_info=error)
             if self._is_stopping:
                 return
             if is_done:
@@ -199,44 +200,44 @@ class Compaction:
             else:
                 self._wait()
 
-        self._worker.submit(run.child.close, ended)
+        self._worker.submit(cleaning.child.close, ended)
 
-    # Replacing segments by a new one
+    # Replacing segments with a new one
 
-    def _replace(self, run: "_Run", replacement: Replacement) -> None:
-        log = run.log
+    def _replace(self, cleaning: "_Cleaning", replacement: Replacement) -> None:
+        log = cleaning.log
         if self._is_stopping or not replacement.is_possible():
             # Retention or a truncation changed the log, or the partition is deleted.
-            self._end(run)
+            self._end(cleaning)
         elif log.durable.job is not None or log.has_staged:
-            self._loop.call_later(_BUSY_SECONDS, self._replace, run, replacement)
+            self._loop.call_later(_BUSY_SECONDS, self._replace, cleaning, replacement)
         else:
             first = replacement.first_job()
-            self._submit(first, lambda: self._first_done(run, replacement, first))
+            self._submit(first, lambda: self._first_done(cleaning, replacement, first))
 
-    def _first_done(self, run: "_Run", replacement: Replacement, job: LogJob) -> None:
+    def _first_done(self, cleaning: "_Cleaning", replacement: Replacement, job: LogJob) -> None:
         if replacement.first_done(job):
             second = replacement.second_job()
-            self._submit(second, lambda: self._second_done(run, replacement, second))
-        elif run.log.is_offline or run.log.is_closed:
-            self._end(run)
+            self._submit(second, lambda: self._second_done(cleaning, replacement, second))
+        elif cleaning.log.is_offline or cleaning.log.is_closed:
+            self._end(cleaning)
         else:
             undo = replacement.undo_job()
-            self._submit(undo, lambda: self._undone(run, replacement))
+            self._submit(undo, lambda: self._undone(cleaning, replacement))
 
-    def _undone(self, run: "_Run", replacement: Replacement) -> None:
+    def _undone(self, cleaning: "_Cleaning", replacement: Replacement) -> None:
         replacement.undo_done()
-        self._start_job_of(run.log)
-        self._end(run)
+        self._start_job_of(cleaning.log)
+        self._end(cleaning)
 
-    def _second_done(self, run: "_Run", replacement: Replacement, job: LogJob) -> None:
+    def _second_done(self, cleaning: "_Cleaning", replacement: Replacement, job: LogJob) -> None:
         if not replacement.second_done(job):
-            self._unfinished[run.log] = replacement
-        self._start_job_of(run.log)
+            self._unfinished[cleaning.log] = replacement
+        self._start_job_of(cleaning.log)
         if self._is_stopping or job.error is not None:
-            self._end(run)
+            self._end(cleaning)
         else:
-            self._continue(run)
+            self._continue(cleaning)
 
     def _finish_replacing(self, log: Log, replacement: Replacement) -> None:
         """Retry a second job, unless the log is busy, or the segments no longer exist."""
@@ -261,13 +262,13 @@ class Compaction:
         self._files_worker.submit(job.run, done)
 
     def _start_job_of(self, log: Log) -> None:
-        """Acknowledgements can wait for a sync that could not start during the replacement."""
+        """Start the next job of a log. Acknowledgements can wait for a sync that was delayed."""
         partition = self._table.get(log.partition.topic, log.partition.partition)
         if partition is not None and partition.log is log and not log.is_offline:
             self._start_job(partition)
 
 
-class _Run:
+class _Cleaning:
     """One cleaning of one log."""
 
     def __init__(self, found: Cleanable, child: CleanerChild) -> None:
@@ -290,4 +291,4 @@ class _Run:
 
 def _done(_result: object, error: BaseException | None) -> None:
     if error is not None:
-        _LOG.error("cleaner checkpoint not written", exc_info=error)
+        _logger.error("cleaner checkpoint not written", exc_info=error)

@@ -23,7 +23,7 @@ from headrace.runtime.link import Network, SocketNetwork
 from headrace.runtime.worker import Worker
 
 SESSION_FILE = "zookeeper-session"
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from headrace.server.server import Server
@@ -102,7 +102,7 @@ class RealEnvironment:
 
         access = access_of(config)
         if config.mechanisms and not access.sets_acls:
-            _log.warning(
+            _logger.warning(
                 "every client of ZooKeeper can change users and become the controller: "
                 "next_step='set zookeeper.set.acl, see docs/SECURITY.md'"
             )

@@ -1,7 +1,7 @@
 """The first user of a cluster: HEADRACE_BOOTSTRAP_USER=NAME:PASSWORD.
 
 Without a user, no client could log in to create one. The variable has an effect only while the
-cluster has no user, so it cannot bring a deleted user back as long as others exist.
+cluster has no user. So it does not create a deleted user again while other users exist.
 """
 
 import logging
@@ -16,15 +16,15 @@ from headrace.security.scram import SCRAMS, Credential, verifies
 from headrace.security.users import check_new_user, credentials_of
 
 VARIABLE = "HEADRACE_BOOTSTRAP_USER"
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class InvalidFirstUser(Exception):
-    """The variable cannot be used; the sentence explains why."""
+    """The variable is not valid. The message contains the reason."""
 
 
 def first_user(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The name and the password in the environment, if it has them."""
+    """The name and the password in the variable, or None if it is not set."""
     text = environment.get(VARIABLE, "")
     if not text:
         return None
@@ -41,8 +41,10 @@ def first_user(environment: Mapping[str, str]) -> tuple[str, str] | None:
     return name, password
 
 
-def _is_known(users: Mapping[str, Mapping[str, Credential]], name: str, password: str) -> bool:
-    """Whether a user has this name and this password."""
+def _is_current_password(
+    users: Mapping[str, Mapping[str, Credential]], name: str, password: str
+) -> bool:
+    """Whether the user exists and has this password."""
     return any(
         verifies(SCRAMS[mechanism], credential, password)
         for mechanism, credential in users.get(name, {}).items()
@@ -58,20 +60,20 @@ async def create_first_user(
         if user is None:
             return
         if not users.get(user[0]):
-            _log.warning(
+            _logger.warning(
                 "first user not created, other users exist: user=%r next_step='stop the brokers "
                 "and run headrace users bootstrap'",
                 user[0],
             )
-        elif not await worker.run(lambda: _is_known(users, *user)):
-            _log.warning(
+        elif not await worker.run(lambda: _is_current_password(users, *user)):
+            _logger.warning(
                 "password of the first user ignored, the user has another one: user=%r "
                 "next_step='log in with the other one, or run headrace users password'",
                 user[0],
             )
         return
     if user is None:
-        _log.warning(
+        _logger.warning(
             "no user exists, clients cannot log in: "
             "next_step='stop the brokers and run headrace users bootstrap, or set %s'",
             VARIABLE,
@@ -79,12 +81,12 @@ async def create_first_user(
         return
     name, password = user
     if not controller.is_controller:
-        _log.info("first user not created, this broker is not the controller: user=%r", name)
+        _logger.info("first user not created, this broker is not the controller: user=%r", name)
         return
     credentials = await worker.run(lambda: new_credentials(password, os.urandom))
     try:
         await controller.alter_user(name, credentials)
     except ApiError as error:
-        _log.error("first user not created: user=%r error=%s", name, error)
+        _logger.error("first user not created: user=%r error=%s", name, error)
         return
-    _log.info("first user created: user=%r", name)
+    _logger.info("first user created: user=%r", name)

@@ -1,7 +1,7 @@
 """Connects the group coordinator to the broker: its logs, and changes of leaders and topics.
 
-Implements the coordinator's port for a partition. A partition of __consumer_offsets whose leader is
-this broker is a shard of its groups.
+It implements the coordinator's port to a log. Each partition of __consumer_offsets that this broker
+leads is a shard of its group coordinator.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _PRELOADED_REQUESTS = {
 
 
 class PartitionLog(CommitListener):
-    """The log of one partition, as a CoordinatorLog."""
+    """Implements CoordinatorLog for a partition, while this broker is its leader in one epoch."""
 
     def __init__(self, partition: Partition, appends: AppendQueue, worker: Worker) -> None:
         self._partition = partition
@@ -61,7 +61,7 @@ class PartitionLog(CommitListener):
         self._worker = worker
         self._leader_epoch = partition.leader_epoch
         self._waiting: list[tuple[int, bool, asyncio.Future[None]]] = []
-        """Offsets, whether the wait fails early, and the futures."""
+        """The offset, `fails_early` and the future of each call of `wait_committed`."""
         partition.listeners.set_coordinator(self)
 
     @property
@@ -81,24 +81,25 @@ class PartitionLog(CommitListener):
         return int(self._partition.high_watermark)
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether this leadership has ended, even if this broker was elected again."""
         partition = self._partition
         return not partition.is_leader or partition.leader_epoch != self._leader_epoch
 
     def append(self, frame: bytes) -> int:
-        if self.is_over:
+        if self.has_ended:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         offset = int(self._appends.append(self._partition, frame))
         if self._partition.listeners.has_long_polls() or self._partition.followers:
-            # This can run outside of an iteration of the server, and must wake waiting fetches.
+            # Waiting fetches must be woken. Outside of an iteration of the server, nothing else
+            # does.
             asyncio.get_running_loop().call_soon(self._appends.send_responses)
         return offset
 
     def wait_committed(self, offset: int, *, fails_early: bool = True) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((offset, fails_early, future))
-        if self._partition.log.is_offline or self.is_over:
+        if self._partition.log.is_offline or self.has_ended:
             self.failed()
         else:
             self.advanced()
@@ -110,8 +111,8 @@ class PartitionLog(CommitListener):
         log = self._partition.log
         while True:
             try:
-                found = log.read(offset, size_max, log.log_end_offset, True, wait=False)
-                return b"" if found is None else await self._worker.run(found.read)
+                slice_ = log.read(offset, size_max, log.log_end_offset, True, wait=False)
+                return b"" if slice_ is None else await self._worker.run(slice_.read)
             except NotCached as cold:
                 await self._worker.run(cold.run)
 
@@ -142,11 +143,11 @@ class PartitionLog(CommitListener):
 
 
 class Groups:
-    """Loads the coordinator when it is first needed: a broker without groups starts sooner.
+    """Imports and starts the group coordinator on first use, so that the broker starts faster.
 
-    A broker with a replica of __consumer_offsets imports it on a thread after the start, with the
-    shapes of the requests that follow a failover. During a failover, the first use of each would
-    stop the loop, in all for more than 0.2 s.
+    If the broker has a replica of __consumer_offsets, a thread imports the coordinator soon after
+    the start, and loads the schemas of requests that follow a failover. Otherwise these imports
+    would block the loop during a failover, for more than 0.2 s in total.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class Groups:
                 group_settings(self._config, self._controller.image.group_configs),
                 self._controller.image,
                 self._clock,
-                partial(_make_topic, self._controller),
+                partial(_create_topic, self._controller),
                 self._controller.wait_for_election,
                 asyncio.get_running_loop().call_later,
                 self._is_time_trusted,
@@ -206,12 +207,12 @@ class Groups:
             self.service()
         if self._service is not None:
             self._service.topics_deleted([topic.name for topic in change.deleted])
-            if _concerns_groups(change):
+            if _changes_topics(change):
                 self._service.topics_changed()
         self._load_shards()
 
     def _resign(self) -> None:
-        for index in [index for index, log in self._leader_logs.items() if log.is_over]:
+        for index in [index for index, log in self._leader_logs.items() if log.has_ended]:
             del self._leader_logs[index]
             self.service().resign(index)
 
@@ -219,7 +220,7 @@ class Groups:
         partitions = self._table.by_topic.get(OFFSETS_TOPIC, {})
         if partitions and not self._is_preloaded:
             self._is_preloaded = True
-            self._worker.submit(_import_service, _ignore)
+            self._worker.submit(_import_service, _ignore_result)
         for index, partition in partitions.items():
             if partition.is_leader and index not in self._leader_logs:
                 service = self.service()
@@ -239,18 +240,18 @@ def _import_service() -> None:
             codec.preload(api_key, version)
 
 
-def _ignore(_result: object, _error: BaseException | None) -> None:
+def _ignore_result(_result: object, _error: BaseException | None) -> None:
     pass
 
 
-def _concerns_groups(change: ImageChange) -> bool:
+def _changes_topics(change: ImageChange) -> bool:
     """Whether topics were created or deleted, or have more partitions."""
     return bool(change.deleted or change.created) or any(
         len(before.partitions) != len(after.partitions) for before, after in change.changed
     )
 
 
-async def _make_topic(
+async def _create_topic(
     controller: Controller,
     name: str,
     partitions: int,

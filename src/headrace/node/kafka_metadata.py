@@ -1,8 +1,8 @@
 """Reads topics, users, ACLs, quotas and tokens from the metadata of an Apache Kafka data directory.
 
-Reads `__cluster_metadata-0`, the log with the state of a KRaft cluster, of which every broker has a
-copy: the newest snapshot, then the later records. It changes nothing, and decodes only the kinds of
-records that adoption needs (KIP-631).
+`__cluster_metadata-0` is the log with the state of a KRaft cluster. Every broker has a copy. This
+module reads the newest snapshot, then the later records. It changes nothing, and decodes only the
+kinds of records that adoption needs (KIP-631).
 
 1. Unknown records are skipped. An incomplete batch ends the log. Records of ACLs are an exception:
    they are listed in `unknown_acls`, because they could deny something.
@@ -49,11 +49,11 @@ class KafkaMetadata:
     """The settings of topics, without defaults."""
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
-    """No producer has this id or a higher one."""
+    """All ids that producers have are lower."""
     acls: dict[bytes, Acl] = field(default_factory=dict)
-    """By Kafka's id."""
+    """ACLs by the id that Kafka gave them."""
     unknown_acls: list[bytes] = field(default_factory=list)
-    """Ids of ACLs with values that are not known."""
+    """Ids of ACLs with unknown values."""
     credentials: dict[str, dict[str, str]] = field(default_factory=dict)
     """SCRAM credentials by user and mechanism, as the store contains them."""
     tokens: dict[str, Token] = field(default_factory=dict)
@@ -65,15 +65,17 @@ class KafkaMetadata:
         if fields.varint() != _FRAME_VERSION:
             return
         kind = fields.varint()
-        fields.varint()  # The version is not needed: later versions only add fields at the end.
+        fields.varint()  # Ignore the version: higher versions only add fields at the end.
         if kind == _TOPIC:
             name = fields.text()
             self.topic_ids[name or ""] = UUID(bytes=fields.take(16))
         elif kind == _REMOVE_TOPIC:
-            self._remove(UUID(bytes=fields.take(16)))
+            self._remove_topic(UUID(bytes=fields.take(16)))
         elif kind == _CONFIG:
             resource = fields.take(1)[0]
-            self._set(resource, fields.text() or "", fields.text() or "", fields.text())
+            self._set_topic_config(
+                resource, fields.text() or "", fields.text() or "", fields.text()
+            )
         elif kind == _CLIENT_QUOTA:
             self._set_quota(fields)
         elif kind == _ACL:
@@ -92,7 +94,7 @@ class KafkaMetadata:
             fields.take(12)
             self.next_producer_id = int.from_bytes(fields.take(8), "big", signed=True)
 
-    def _set(self, resource: int, topic: str, name: str, value: str | None) -> None:
+    def _set_topic_config(self, resource: int, topic: str, name: str, value: str | None) -> None:
         if resource != _TOPIC_RESOURCE:
             return
         configs = self.configs.setdefault(topic, {})
@@ -133,15 +135,15 @@ class KafkaMetadata:
         scram = scram_of_code(fields.take(1)[0])
         if scram is None:
             return
-        of_user = self.credentials.setdefault(user, {})
+        credentials = self.credentials.setdefault(user, {})
         if is_removed:
-            of_user.pop(scram.name, None)
+            credentials.pop(scram.name, None)
         else:
             salt, stored_key, server_key = fields.data(), fields.data(), fields.data()
             iterations = int.from_bytes(fields.take(4), "big")
             credential = Credential(salt, stored_key, server_key, iterations)
-            of_user[scram.name] = credential.to_text()
-        if not of_user:
+            credentials[scram.name] = credential.to_text()
+        if not credentials:
             del self.credentials[user]
 
     def _add_token(self, fields: "_Fields") -> None:
@@ -153,25 +155,25 @@ class KafkaMetadata:
             token_id, owner, requester, renewers, issued_ms, expires_ms, max_ms
         )
 
-    def _remove(self, topic_id: UUID) -> None:
+    def _remove_topic(self, topic_id: UUID) -> None:
         for name in [name for name, known in self.topic_ids.items() if known == topic_id]:
             del self.topic_ids[name]
             self.configs.pop(name, None)
 
 
 class _Fields:
-    """The fields of a record, one after another (flexible versions)."""
+    """Reads the fields of a record in a flexible version (KIP-482) sequentially."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self._position = 0
 
     def take(self, size: int) -> bytes:
-        found = self._data[self._at : self._at + size]
-        if len(found) != size:
+        taken = self._data[self._position : self._position + size]
+        if len(taken) != size:
             raise ValueError("the record ends early")
-        self._at += size
-        return found
+        self._position += size
+        return taken
 
     def varint(self) -> int:
         number = shift = 0
@@ -232,8 +234,8 @@ def _records(files: Files, path: str) -> Iterator[tuple[int, bytes | None]]:
             if batch.is_control():
                 continue
             try:
-                whole = Batch(walk.records(batch), 0, batch.size())
-                for record in read_records(whole):
+                complete = Batch(walk.records(batch), 0, batch.size())
+                for record in read_records(complete):
                     yield record.offset, record.value
             except ApiError:
                 continue

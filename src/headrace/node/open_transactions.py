@@ -1,8 +1,8 @@
 """Ends transactions that were open when the adopted Apache Kafka broker stopped.
 
-After its next start, Kafka would commit those that its coordinator had decided to commit, and abort
-the others after their timeout. Their producers no longer exist, so Headrace ends them immediately;
-otherwise, read_committed consumers would wait forever. Reads the decisions in
+Kafka would commit transactions that its coordinator had decided to commit, and abort the others
+after their timeout. Headrace ends them immediately, because their producers no longer exist.
+Otherwise read_committed consumers would wait forever. This module reads Kafka's decisions in
 `__transaction_state`, and writes only markers.
 """
 
@@ -26,34 +26,34 @@ _VALUE = struct.Struct(">hqhib")
 """Version, producer id, producer epoch, timeout, status: the first fields of both versions."""
 _DECIDED_TO_COMMIT = (2, 4)
 """The statuses PrepareCommit and CompleteCommit."""
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def decided_to_commit(files: Files, directories: Iterable[str]) -> set[int]:
-    """The producers whose last transaction Kafka's coordinator had decided to commit."""
-    states: dict[bytes, bytes | None] = {}
+    """Ids of producers whose last transaction Kafka's coordinator had decided to commit."""
+    state_by_key: dict[bytes, bytes | None] = {}
     for directory in directories:
         for info in files.list_directory(directory):
             if info.name.endswith(".log") and offset_of(info.name) >= 0:
-                _read_states(files, f"{directory}/{info.name}", states)
-    found: set[int] = set()
-    for value in states.values():
+                _read_states(files, f"{directory}/{info.name}", state_by_key)
+    producer_ids: set[int] = set()
+    for value in state_by_key.values():
         if value is None or len(value) < _VALUE.size:
             continue
         version, producer_id, _, _, status = _VALUE.unpack_from(value)
         if version in _VERSIONS and status in _DECIDED_TO_COMMIT:
-            found.add(producer_id)
-    return found
+            producer_ids.add(producer_id)
+    return producer_ids
 
 
-def _read_states(files: Files, path: str, states: dict[bytes, bytes | None]) -> None:
+def _read_states(files: Files, path: str, state_by_key: dict[bytes, bytes | None]) -> None:
     fd = files.open(path)
     try:
         walk = BatchWalk(files, fd, 0, files.size(fd), True)
         while (batch := walk.next()) is not None:
             if not batch.is_control():
                 for record in read_records(Batch(walk.records(batch), 0, batch.size())):
-                    states[record.key or b""] = record.value
+                    state_by_key[record.key or b""] = record.value
     finally:
         files.close(fd)
 
@@ -74,7 +74,7 @@ def end_transactions(
                 timestamp=now_ms,
             )
         )
-        _LOG.warning(
+        _logger.warning(
             "transaction left open by Kafka: partition=%s producer_id=%d result=%s",
             log.partition,
             producer_id,

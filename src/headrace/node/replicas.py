@@ -5,10 +5,10 @@ opens and removes logs, fills the hot path's table, and makes partitions leaders
 runs on the loop, between iterations of the server.
 
 1. A partition never goes back to a lower leader epoch.
-2. This broker becomes leader only if the ISR contains it with its present broker epoch. It ignores
-   states that elected one of its former incarnations (B7).
+2. This broker becomes leader only if the ISR contains it with its current broker epoch. It ignores
+   elections of its former incarnations (B7).
 3. A deleted topic is removed from the table immediately. The logs of a new topic are opened in
-   slices, so that a thousand of them do not block the loop; `opened` waits for them.
+   slices, so that they do not block the loop; `opened` waits until they are open.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from headrace.replication.partition_table import PartitionTable
 from headrace.runtime.slices import Slices
 
 _RETRY_SECONDS = 1.0
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Fetchers(Protocol):
@@ -78,10 +78,10 @@ class Replicas:
         self._unopened: dict[str, dict[int, None]] = {}
         """Partitions by topic whose logs are not open yet."""
         self._retries: dict[str, asyncio.TimerHandle] = {}
-        """Topics with logs that could not be opened, and the timer of the next attempt."""
-        self._open_problem = RecurringProblem(_log, clock.monotonic)
-        self._slices = Slices(self._step, clock.monotonic, self._slice_ended)
-        self._progressed = asyncio.Event()
+        """For each topic with logs that could not be opened: the timer of the next attempt."""
+        self._open_problem = RecurringProblem(_logger, clock.monotonic)
+        self._slices = Slices(self._next_step, clock.monotonic, self._slice_ended)
+        self._slice_done = asyncio.Event()
 
     def load(self) -> None:
         """Open the logs of all partitions that this broker has in the image."""
@@ -111,7 +111,7 @@ class Replicas:
         self._slices.run()
 
     def stop(self) -> None:
-        """Stop opening logs. The next start opens the others."""
+        """Stop opening logs. The next start of the broker opens the others."""
         self._slices.stop()
         for timer in self._retries.values():
             timer.cancel()
@@ -119,7 +119,7 @@ class Replicas:
     async def opened(self, topic: str) -> None:
         """Wait until this broker's partitions of a topic have their logs."""
         while topic in self._unopened:
-            await self._progressed.wait()
+            await self._slice_done.wait()
 
     def changed(self, change: ImageChange) -> None:
         if change.is_lost:
@@ -131,7 +131,7 @@ class Replicas:
         for before, topic in change.changed:
             indexes = changed_partitions(before, topic)
             if before.configs != topic.configs:
-                # Apart from those that were reassigned to other brokers.
+                # New settings affect all own partitions. `indexes` has reassigned ones as well.
                 indexes = sorted({*indexes, *self._own_partitions(topic)})
             self._update(topic, indexes)
         if change.broker_configs and self._apply_dynamic_settings():
@@ -141,7 +141,7 @@ class Replicas:
         self._appends.send_responses()
 
     def _resign_all(self) -> None:
-        """The registration is lost: lead no partition until this broker has registered again."""
+        """Resign from all partitions, because the registration of this broker is lost."""
         for partition in self._table:
             self._resign(partition, partition.retire)
 
@@ -168,7 +168,7 @@ class Replicas:
                 yield partition, self._image.topics[partition.topic].topic_id
 
     def _update(self, topic: TopicState, indexes: Iterable[int] | None = None) -> None:
-        """Apply the states of these partitions, or of all."""
+        """Apply the states of these partitions, or of all partitions of the topic."""
         config = self._config.topic_config(topic.configs)
         for index in self._own_partitions(topic) if indexes is None else indexes:
             if self._node_id not in topic.partitions[index].replicas:
@@ -187,15 +187,15 @@ class Replicas:
                     self._appends.commit(partition)
                 self._apply_state(partition, topic.partitions[index])
 
-    def _step(self) -> bool:
+    def _next_step(self) -> bool:
         return self._open_next() or self._logs.put_aside()
 
     def _slice_ended(self) -> None:
         removal = self._logs.removal_job()
         if removal is not None:
             self._remove(removal)
-        self._progressed.set()
-        self._progressed.clear()
+        self._slice_done.set()
+        self._slice_done.clear()
 
     def _open_next(self) -> bool:
         if not self._unopened:
@@ -209,18 +209,20 @@ class Replicas:
         return True
 
     def _open(self, topic: TopicState, index: int) -> None:
-        at = TopicPartition(topic.name, index)
+        partition_name = TopicPartition(topic.name, index)
         config = self._config.topic_config(topic.configs)
         state = topic.partitions[index]
         is_only_copy = self._is_only_copy(state)
         try:
-            log = self._logs.create(at, topic.topic_id, config, is_only_copy=is_only_copy)
+            log = self._logs.create(
+                partition_name, topic.topic_id, config, is_only_copy=is_only_copy
+            )
         except ApiError as error:
             self._retry_opening(topic.name, error)
             return
         if self._node_id in state.isr or self._node_id in dict(state.elr):
             self._logs.go_offline_if_incomplete(log)
-        known = min(self._logs.high_watermarks.get(at, 0), int(log.log_end_offset))
+        known = min(self._logs.high_watermarks.get(partition_name, 0), int(log.log_end_offset))
         partition = Partition(
             topic.name,
             index,
@@ -267,7 +269,7 @@ class Replicas:
             fetchers.follow(partition)
 
     def _can_lead(self, partition: Partition, state: PartitionState) -> bool:
-        """Whether a state elects this registration, and the log is intact: followers copy it."""
+        """Whether the state elects this incarnation, and the log is not offline."""
         members = zip(state.isr, state.isr_epochs, strict=True)
         return (self._node_id, self._broker_epoch()) in members and not partition.log.is_offline
 
@@ -285,7 +287,7 @@ class Replicas:
             self._logs.discard(TopicPartition(topic.name, index))
 
     def _remove_replica(self, topic: str, index: int) -> None:
-        """This broker no longer has a replica of a partition, which was reassigned to others."""
+        """Remove the replica of a partition that was reassigned to other brokers."""
         unopened = self._unopened.get(topic, {})
         if index in unopened:
             del unopened[index]
@@ -299,7 +301,7 @@ class Replicas:
     def _delete_partition(self, partition: Partition) -> None:
         if self._fetchers is not None:
             self._fetchers.unfollow(partition)
-        # Waiting requests resume, and return an error because the partition is deleted.
+        # Waiting requests continue, and return an error because the partition is deleted.
         partition.retire()
         self._appends.leadership_lost(partition)
         self._logs.delete(TopicPartition(partition.topic, partition.index))

@@ -1,7 +1,7 @@
 """Replication in one broker of a cluster: both sides of replica fetches, and the ISR.
 
-Connects the replica fetchers, the leader's fetch sessions and `IsrService` to this broker's image
-of the cluster. Decides nothing.
+It connects the replica fetchers, the leader's fetch sessions and `IsrService` to the cluster image
+of this broker. It makes no decisions.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ class Replication:
         self._clock = clock
         self._controller = controller
         self._table = table
-        self._lost: dict[Partition, None] = {}
-        """Partitions whose failed disks were reported to the controller."""
-        self._to_followers = Throttle()
-        self._from_leaders = Throttle()
+        self._reported_offline: dict[Partition, None] = {}
+        """Partitions that were reported to the controller because their logs are offline."""
+        self._leader_throttle = Throttle()
+        self._follower_throttle = Throttle()
         self._fetchers = ReplicaFetchers(
             network=network,
             clock=clock,
@@ -51,7 +51,7 @@ class Replication:
             listener=config.internal_listener,
             replicated=appends.follower_appended,
             settings=FetcherSettings.of(config),
-            throttle=self._from_leaders,
+            throttle=self._follower_throttle,
             log_in=controller.secret.log_in,
         )
         self._isr = IsrService(
@@ -73,12 +73,12 @@ class Replication:
             monotonic=clock.monotonic,
             registered_epoch=self._registered_epoch,
             check_isr=self._isr.check_isr,
-            throttle=self._to_followers,
+            throttle=self._leader_throttle,
             responds_to_commits=config.get_optional_str("replica.selector.class") == RACK_AWARE,
         )
 
     def has_isolated_leaders(self) -> bool:
-        """Whether clients should use other brokers: see `isr_service`."""
+        """Whether other brokers probably lead the partitions of this broker: see `isr_service`."""
         return self._isr.has_isolated_leaders
 
     def start(self) -> None:
@@ -101,7 +101,7 @@ class Replication:
         self._fetchers.unfollow(partition)
 
     def repair(self, partition: Partition) -> None:
-        """Fetch again the records that a disk has lost; a leader hands over first."""
+        """Replace damaged records with those of the leader. A damaged leader first hands over."""
         if partition.is_leader:
             self._isr.check_isr(partition)
         else:
@@ -110,8 +110,8 @@ class Replication:
     def report_failed_disk(self, failed: TopicPartition) -> None:
         """Report an offline log, so that another replica becomes leader (B13)."""
         partition = self._table.get(*failed)
-        if partition is not None and partition not in self._lost:
-            self._lost[partition] = None
+        if partition is not None and partition not in self._reported_offline:
+            self._reported_offline[partition] = None
             self._controller.report_failed_log(partition.topic_id, int(partition.index))
 
     def report_failed_disks(self) -> None:
@@ -132,12 +132,12 @@ class Replication:
     def _set_rates(self) -> None:
         now_ms = int(self._clock.monotonic() * 1000)
         rate = self._config.get_int("leader.replication.throttled.rate")
-        self._to_followers.set_rate(rate, now_ms)
+        self._leader_throttle.set_rate(rate, now_ms)
         rate = self._config.get_int("follower.replication.throttled.rate")
-        self._from_leaders.set_rate(rate, now_ms)
+        self._follower_throttle.set_rate(rate, now_ms)
 
     def _registered_epoch(self, node_id: int) -> int:
-        """The registered epoch of a follower, which has sent a fetch."""
+        """Note a fetch of a follower, and return its registered broker epoch."""
         self._isr.silence.fetched(node_id, self._clock.monotonic())
         broker = self._controller.image.brokers.get(node_id)
         return -1 if broker is None else broker.epoch

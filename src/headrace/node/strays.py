@@ -31,7 +31,7 @@ from headrace.log.upkeep import checkpoints
 
 FILE = "headrace-strays"
 _PER_TICK_MAX = 100
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Submit = Callable[
     [Callable[[], object], Callable[[object, BaseException | None], None]],
@@ -41,25 +41,26 @@ Submit = Callable[
 
 
 class StoreRecord(NamedTuple):
-    """The store at a start of this broker, as the file has it."""
+    """Describes the store at a start of this broker. The file contains one record."""
 
     store: str = ""
-    """Identifies the store; a store that was created again has another value."""
+    """Identifies the store. A store that was created again has another value."""
     epoch: int = -1
-    """The broker epoch. It grows with every registration in the same store."""
+    """The broker epoch. It increases with every registration in the same store."""
     keeps: bool = False
-    """Whether strays were found in a store that might lack topics."""
+    """Whether strays are kept, because the store might lack topics."""
 
 
-def decide(before: StoreRecord, now: StoreRecord, *, has_strays: bool) -> StoreRecord:
-    """What to record now; if it `keeps`, the strays stay.
+def decide(before: StoreRecord, current: StoreRecord, *, has_strays: bool) -> StoreRecord:
+    """The record to write at this start. It `keeps` the strays if the store might lack topics.
 
-    The flag lasts until no strays are left: in a store without its topics, every replica is stray.
+    Later starts keep them as well, until no strays are left: if the store has lost its topics, all
+    replicas are strays.
     """
     if not has_strays:
-        return now
-    is_complete = now.store == before.store and now.epoch > before.epoch
-    return now._replace(keeps=before.keeps or not is_complete)
+        return current
+    is_complete = current.store == before.store and current.epoch > before.epoch
+    return current._replace(keeps=before.keeps or not is_complete)
 
 
 def encode(record: StoreRecord) -> bytes:
@@ -67,7 +68,7 @@ def encode(record: StoreRecord) -> bytes:
 
 
 def decode(data: bytes) -> StoreRecord:
-    """An empty record if the file is missing or damaged."""
+    """Decode a record. The record is empty if the data is damaged."""
     try:
         fields = json.loads(data)
         return StoreRecord(str(fields["store"]), int(fields["epoch"]), bool(fields["keeps"]))
@@ -80,54 +81,56 @@ class Strays:
         self,
         logs: LogDirectory,
         topics_by_id: Mapping[UUID, str],
-        now: StoreRecord,
+        current: StoreRecord,
         delay_s: float,
         submit: Submit,
         remove: Callable[[RemoveDirectories], None],
     ) -> None:
-        """`topics_by_id` is the image's: it follows all changes."""
+        """`topics_by_id` belongs to the image, and changes with it."""
         self._logs = logs
         self._topics_by_id = topics_by_id
-        self._now = now
+        self._current = current
         self._delay_s = delay_s
         self._submit = submit
         self._remove = remove
-        self._names: list[str] = []
+        self._candidates: list[str] = []
         self._renamed: set[str] = set()
-        """All `strays` of the directory that were added to `_names`."""
-        self._due = math.inf
+        """All `strays` of the directory that were added to `_candidates`."""
+        self._due_s = math.inf
 
     def start(self, now: float) -> None:
         """Look for strays, and decide whether they can be removed."""
         logs = self._logs
-        self._names = [*map(str, logs.unopened)]
+        self._candidates = [*map(str, logs.unopened)]
         self._add_renamed()
         path = f"{logs.path}/{FILE}"
-        job = partial(_update, logs.files, path, self._now, has_strays=bool(self._names))
-        self._submit(job, partial(self._updated, now + self._delay_s))
+        job = partial(
+            _update_record, logs.files, path, self._current, has_strays=bool(self._candidates)
+        )
+        self._submit(job, partial(self._record_updated, now + self._delay_s))
 
-    def _updated(self, due: float, record: object, error: BaseException | None) -> None:
+    def _record_updated(self, due: float, record: object, error: BaseException | None) -> None:
         if isinstance(record, StoreRecord) and not record.keeps:
-            self._due = due
+            self._due_s = due
         elif error is not None:
-            _log.error("stray replicas kept after an internal error", exc_info=error)
+            _logger.error("stray replicas kept after an internal error", exc_info=error)
         else:
-            _log.warning(
+            _logger.warning(
                 "stray replicas kept, the store might lack topics; start a single broker with "
                 "--adopt to serve them, or delete them once they are not needed: directory=%s "
                 "count=%d",
                 self._logs.path,
-                len(self._names),
+                len(self._candidates),
             )
 
     def tick(self, now: float, *, is_connected: bool) -> None:
         """Examine some strays when they are due, and remove them."""
-        if now < self._due or not is_connected:
+        if now < self._due_s or not is_connected:
             return
         self._add_renamed()
-        if not self._names:
+        if not self._candidates:
             return
-        names, self._names = self._names[:_PER_TICK_MAX], self._names[_PER_TICK_MAX:]
+        names, self._candidates = self._candidates[:_PER_TICK_MAX], self._candidates[_PER_TICK_MAX:]
         recorded = {name: self._logs.recorded_id(name) for name in names}
         job = partial(_topic_ids, self._logs.files, self._logs.path, recorded)
         self._submit(job, self._examined)
@@ -135,15 +138,15 @@ class Strays:
     def _add_renamed(self) -> None:
         added = [name for name in self._logs.strays if name not in self._renamed]
         self._renamed.update(added)
-        self._names += added
+        self._candidates += added
 
     def _examined(self, topic_ids: object, error: BaseException | None) -> None:
         """Rename the directories of stray replicas. A worker thread then deletes them."""
         if error is not None:
-            _log.error("stray replicas kept after an internal error", exc_info=error)
+            _logger.error("stray replicas kept after an internal error", exc_info=error)
             return
         assert isinstance(topic_ids, dict)
-        # Others were opened in the meantime.
+        # Some replicas can have been opened in the meantime.
         present = {*self._logs.strays, *map(str, self._logs.unopened)}
         removed = {
             name
@@ -158,29 +161,33 @@ class Strays:
     def _is_removable(self, name: str, topic_id: UUID | None) -> bool:
         path = f"{self._logs.path}/{name}"
         if topic_id is None or topic_id in self._topics_by_id:
-            _log.warning("stray replica kept: path=%s topic_id=%s", path, topic_id)
+            _logger.warning("stray replica kept: path=%s topic_id=%s", path, topic_id)
             return False
-        _log.info("removing stray replica of a deleted topic: path=%s topic_id=%s", path, topic_id)
+        _logger.info(
+            "removing stray replica of a deleted topic: path=%s topic_id=%s", path, topic_id
+        )
         return True
 
 
-# These run on a worker.
+# The following functions run on a worker thread.
 
 
-def _update(files: Files, path: str, now: StoreRecord, *, has_strays: bool) -> StoreRecord:
-    """Compare the record of the last start with this one, and replace it.
+def _update_record(
+    files: Files, path: str, current: StoreRecord, *, has_strays: bool
+) -> StoreRecord:
+    """Compare the record of the last start with the current one, and write the new record.
 
-    If the file cannot be read, the record is empty, and all strays stay.
+    If the file cannot be read, all strays are kept.
     """
     try:
         before = decode(files.read_file(path))
     except OSError:
         before = StoreRecord()
-    record = decide(before, now, has_strays=has_strays)
+    record = decide(before, current, has_strays=has_strays)
     try:
         files.replace_file(path, encode(record))
     except OSError as error:
-        _log.warning("file not written: path=%s error=%s", path, error)
+        _logger.warning("file not written: path=%s error=%s", path, error)
     return record
 
 
@@ -197,7 +204,7 @@ def _readable_topic_id(files: Files, path: str, recorded_id: UUID | None) -> UUI
     try:
         return topic_id_of(files, path, recorded_id)
     except OSError as error:
-        _log.warning("stray replica not readable: path=%s error=%s", path, error)
+        _logger.warning("stray replica not readable: path=%s error=%s", path, error)
         return None
 
 
@@ -216,6 +223,7 @@ def topic_id_of(files: Files, path: str, recorded_id: UUID | None = None) -> UUI
     topic_id = checkpoints.decode_partition_metadata(metadata)
     if not any(info.size > 0 and info.name.endswith(".log") for info in infos):
         return topic_id
-    # A kill can come before the first checkpoint. Apache Kafka's directories are not recorded.
+    # The broker can be killed before it writes the first checkpoint. It records the topic ids of
+    # directories that it creates, but not of directories that Apache Kafka wrote.
     is_own = checkpoints.LOG_CHECKPOINT not in names and topic_id == recorded_id
     return topic_id if is_own else None
