@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -230,3 +231,25 @@ def test_a_test_waits_for_a_condition_and_never_sleeps() -> None:
 )
 def test_the_check_for_pure_modules_sees_what_it_should(source: str, found: set[str]) -> None:
     assert set(reaches_into_the_world(ast.parse(source))) == found
+
+
+def test_hot_modules_reuse_no_name_of_a_caught_exception() -> None:
+    """mypyc gives a local one type. If the exception has another, `except` raises TypeError."""
+    reused = {
+        f"{named(path)} {function.name}": caught & bound
+        for path in SOURCES
+        if "# HOT" in path.read_text().partition("\n")[0]
+        for function in functions(parsed(path))
+        if (caught := {node.name for node in ast.walk(function) if _is_named_handler(node)})
+        and (bound := {node.id for node in ast.walk(function) if _is_assigned_name(node)})
+        and caught & bound
+    }
+    assert reused == {}
+
+
+def _is_named_handler(node: ast.AST) -> TypeGuard[ast.ExceptHandler]:
+    return isinstance(node, ast.ExceptHandler) and node.name is not None
+
+
+def _is_assigned_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)

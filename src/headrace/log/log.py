@@ -242,10 +242,10 @@ class Log:
         in each case.
         """
         if self._staged_error is not None:
-            error = self._staged_error
+            staged_error = self._staged_error
             self._staged_error = None
             self.has_staged = False
-            raise error
+            raise staged_error
         if not self.has_staged:
             return
         segment = self._active

@@ -370,8 +370,8 @@ class FetcherMachine:
                 self._move_into_range(target, part, wall_ms, now_ms)
             elif part.error != 0:
                 if target.failures == 0 and part.error not in _TRANSIENT:
-                    name, error = target.partition.log.partition, error_name(part.error)
-                    _LOG.warning("partition not fetched: partition=%s error=%s", name, error)
+                    name, reason = target.partition.log.partition, error_name(part.error)
+                    _LOG.warning("partition not fetched: partition=%s error=%s", name, reason)
                 self._back_off(target, now_ms)
             elif part.diverging_epoch >= 0:
                 self._reconcile(target, part, wall_ms, now_ms)

@@ -23,6 +23,7 @@ NO_SECRETS = {
     "(former.directory_id, last_epoch) != (proof.directory_id, proof.last_epoch)": (
         "the id of a data directory is public"
     ),
+    "n not in without_proof": "ids of brokers",
 }
 
 
