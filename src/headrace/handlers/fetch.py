@@ -80,12 +80,12 @@ class FetchExchange(Exchange):
         self.timer: Timer | None = None
         self.tried_ms: i64 = 0
         """The time of the last attempt to respond."""
-        limits = peer.limits
+        limits = peer.quota.limits
         self.limits: Limits | None = (
             limits if limits is not None and limits.counts_fetch() else None
         )
         """The quotas of the client, if they limit Fetch."""
-        self.reserved_s: float = peer.quota_wait.reserved_for(FETCH_REQUEST)
+        self.reserved_s: float = peer.quota.wait.reserved_for(FETCH_REQUEST)
         """The seconds that were counted for it before it was executed."""
 
     def wake(self) -> None:
@@ -377,9 +377,9 @@ class FetchHandler:
         throttle_ms: i64 = limits.charge_fetch(
             size + record_bytes, record_bytes, records, now, reserved_s
         )
-        if peer.began > 0.0:
-            time_ms: i64 = limits.charge_time(now - peer.began, now, reserved_s)
-            peer.began = 0.0
+        if peer.quota.began > 0.0:
+            time_ms: i64 = limits.charge_time(now - peer.quota.began, now, reserved_s)
+            peer.quota.began = 0.0
             if time_ms > throttle_ms:
                 throttle_ms = time_ms
         return throttle_ms

@@ -11,7 +11,7 @@ from typing import Protocol, final
 from mypy_extensions import i64, mypyc_attr
 
 from headrace.model.sasl import ANONYMOUS
-from headrace.runtime.quota import Limits, QuotaWait
+from headrace.runtime.peer_quota import PeerQuota
 
 
 class Timer(Protocol):
@@ -54,11 +54,7 @@ class Peer:
         """The version of the rules of the rights below: see requests/topic_permissions.py."""
         self.rights_by_name: dict[bytes, int] = {}
         self.rights_by_id: dict[bytes, int] = {}
-        self.limits: Limits | None = None
-        """The quotas of its client; None if no client has a quota."""
-        self.quota_wait = QuotaWait()
-        self.began: float = 0.0
-        """When the request of a client with quotas began, until its time is counted; else 0."""
+        self.quota = PeerQuota()
 
     def fail(self, reason: str) -> None:
         """Close the connection: no response can report the error."""

@@ -71,18 +71,11 @@ class Connection(Peer):
         """The bytes of `input` in the memory budget."""
         self.responses = ResponseQueue(self, plane, transport)
         self.is_writable = False
-        """Whether it is in the plane's list of connections that can send more."""
-        self.is_sending = False
-        """Whether it is in the plane's list of connections to serve in this loop iteration."""
+        """Whether it is in the list of connections that can send more."""
+        self.is_queued = False
+        """Whether it is in the list of connections to serve in this loop iteration."""
         self.is_postponed = False
-        """Whether it is in the plane's list of connections to continue after the others."""
-        self.is_throttled = False
-        """Whether it is not read until `quota_wait.until`: its client is beyond its quota."""
-        self.held_counted: i64 = 0
-        """The bytes of `quota_wait.request` in the memory budget."""
-        self.limits_client = b""
-        self.limits_version: i64 = -1
-        """The client id and the version of the quotas that `limits` belong to."""
+        """Whether it is in the list of connections to continue after the others."""
         self.progressed_at: float = now
         """The time of the last request, 64 KiB of a large request, or sent bytes."""
 
@@ -91,7 +84,7 @@ class Connection(Peer):
     def can_parse(self) -> bool:
         return not (
             self.muted
-            or self.is_throttled
+            or self.quota.is_throttled
             or self.closed
             or self.responses.memory_bytes > self.plane.response_bytes_max
             or len(self.exchanges) >= EXCHANGES_MAX
@@ -144,7 +137,7 @@ class Connection(Peer):
         except OSError:
             self.plane.close(self, "")
             return
-        if no_more_input and not self.has_backlog and not self.quota_wait.request:
+        if no_more_input and not self.has_backlog and not self.quota.wait.request:
             self.plane.close(self, "")
             return
         if has_ended or no_more_input:
@@ -213,7 +206,7 @@ class Connection(Peer):
 
     def is_incomplete(self) -> bool:
         """Whether it uses memory for a request until the peer sends or reads more."""
-        return (self.large is not None or self.input_held > 0) and not self.is_throttled
+        return (self.large is not None or self.input_held > 0) and not self.quota.is_throttled
 
     def _handle(self, data: bytes, at: i64, end: i64) -> None:
         if self.expires_at > 0.0 and self.plane.now >= self.expires_at and not _is_login(data, at):
@@ -302,8 +295,8 @@ class Connection(Peer):
         self._handle(data, 0, size)
         if self.closed:
             return
-        if self.quota_wait.request:
-            self.held_counted = size
+        if self.quota.wait.request:
+            self.quota.counted_bytes = size
         elif len(self.exchanges) > before:
             self.exchanges[-1].request_bytes = size
         else:
@@ -311,10 +304,9 @@ class Connection(Peer):
 
     def handle_held(self) -> None:
         """Handle the request that waited for the quota of its client."""
-        data = self.quota_wait.request
-        self.quota_wait.request = b""
-        if self.held_counted > 0:
-            self.held_counted = 0
+        data = self.quota.take_request()
+        if self.quota.counted_bytes > 0:
+            self.quota.counted_bytes = 0
             self._handle_counted(data)
         else:
             self._handle(data, 0, len(data))
@@ -340,7 +332,7 @@ class Connection(Peer):
         self.transport.reset_on_close()
 
     def throttle(self, throttle_ms: i64) -> None:
-        self.plane.throttle(self, throttle_ms)
+        self.plane.throttling.throttle(self, throttle_ms)
 
     def fail(self, reason: str) -> None:
         self.plane.close(self, reason)

@@ -17,10 +17,10 @@ class LimitedRequest:
     def __init__(self, connection: Connection, limits: Limits) -> None:
         self._connection = connection
         self._limits = limits
-        self._began = connection.began or limits.monotonic()
-        self._reserved_s = connection.quota_wait.reserved_for(OTHER_REQUEST)
+        self._began = connection.quota.began or limits.monotonic()
+        self._reserved_s = connection.quota.wait.reserved_for(OTHER_REQUEST)
         self._spent = 0.0
-        connection.began = 0.0
+        connection.quota.began = 0.0
 
     def apply_quota(self, throttle_ms: int) -> int:
         """Count the request, and pause its connection; returns the throttle time."""

@@ -39,8 +39,6 @@ class RequestMemory:
         self.waiting: dict[Connection, None] = {}
         self.incomplete: dict[Connection, None] = {}
         """Connections with an incomplete large frame, oldest first."""
-        self.held_for_quotas: i64 = 0
-        """The bytes of complete requests that wait for the quotas of their clients."""
 
     def grow(self, connection: "Connection", size: i64) -> bool:
         """Reserve `size` more bytes for a connection; false if too little memory is free."""

@@ -74,7 +74,7 @@ class ResponseQueue:
         connection = self._connection
         plane = self._plane
         transport = self._transport
-        left: i64 = transport.step_bytes if plane.send_left > 0 else SHORT_STEP_BYTES
+        left: i64 = transport.step_bytes if plane.schedule.send_left > 0 else SHORT_STEP_BYTES
         try:
             while self._pieces and not connection.closed and not self.is_reading:
                 if left <= 0:
@@ -152,7 +152,7 @@ class ResponseQueue:
             self._plane.close(self._connection, "the log was truncated during this read")
             return 0
         self._slice_sent += sent
-        self._plane.send_left -= sent
+        self._plane.schedule.send_left -= sent
         self._connection.progressed_at = self._plane.now
         if self._slice_sent == piece.size:
             self._slice_sent = 0

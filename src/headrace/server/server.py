@@ -209,7 +209,7 @@ class Server:
             response = self._logins.relogins.handle(connection, header.api_key, frame)
             if response is not None:
                 return response
-        limits = connection.limits
+        limits = connection.quota.limits
         request = None if limits is None else LimitedRequest(connection, limits)
         context = RequestContext(
             header.api_key,
@@ -236,7 +236,7 @@ class Server:
         quotas = self._broker.image.quotas
         self._rates.update(quotas)
         self._broker.quotas.update(quotas)
-        self.plane.quotas_changed()
+        self.plane.throttling.quotas_changed()
 
     def _closed(self, connection: Connection, reason: str) -> None:
         if self._logins is not None:
@@ -263,7 +263,7 @@ class Server:
             plane.close(stalled, "its incomplete request used memory that other requests need")
         for connection in list(plane.connections.values()):
             idle_seconds = now - connection.progressed_at
-            is_held = connection.muted or connection.is_throttled
+            is_held = connection.muted or connection.quota.is_throttled
             if idle_seconds <= self._idle_seconds or is_held or connection.is_internal:
                 continue
             is_unread = not connection.responses.is_empty()

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.model.errors import ErrorCode
 from headrace.model.quotas import PRODUCER_BYTE_RATE, user_entity
-from headrace.server.plane import HELD_BYTES_MAX
+from headrace.server.throttling import HELD_BYTES_MAX
 from tests.unit.replication.replica_scenario import elect
 from tests.unit.server import plane_scenario
 from tests.unit.server.plane_scenario import Scene
@@ -119,8 +119,8 @@ def rates(scene: TimedScene, senders: list[Sender]) -> list[float]:
 
 
 def limit(scene: Scene, kind: str, rate: float) -> None:
-    scene.plane.quotas.update({ANONYMOUS: {kind: rate}})
-    scene.plane.quotas_changed()
+    scene.plane.throttling.quotas.update({ANONYMOUS: {kind: rate}})
+    scene.plane.throttling.quotas_changed()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_request_on_a_new_connection_waits_and_is_executed(scene: TimedScene) ->
     assert (second.results(), third.results()) == ([(1, 0)], [])
     scene.timers.run_until(scene.clock.seconds + 1.0)
     assert third.results() == [(1, 0)]
-    assert (scene.memory.held_for_quotas, scene.memory.used) == (0, 0)
+    assert (scene.plane.throttling.held_bytes, scene.memory.used) == (0, 0)
 
 
 def test_closing_a_connection_cancels_the_reservation_of_its_held_request(
@@ -176,9 +176,9 @@ def test_closing_a_connection_cancels_the_reservation_of_its_held_request(
     first, second, third = Client(scene), Client(scene), Client(scene)
     first.produce("v" * 200_000, acks=1)
     second.produce("w" * 300_000, acks=1)
-    assert scene.memory.held_for_quotas > 300_000
+    assert scene.plane.throttling.held_bytes > 300_000
     scene.plane.close(second.connection, "")
-    assert (scene.memory.held_for_quotas, scene.memory.used) == (0, 0)
+    assert (scene.plane.throttling.held_bytes, scene.memory.used) == (0, 0)
     third.produce("x", acks=1)
     scene.timers.run_until(scene.clock.seconds + 1.1)
     assert third.results() == [(1, 0)]
@@ -191,19 +191,19 @@ def test_change_of_another_quota_ends_no_wait(scene: TimedScene) -> None:
     first.produce("v" * 300_000, acks=1)
     second.produce("w", acks=1)
     first.produce("x", acks=1)
-    scene.plane.quotas.update(
+    scene.plane.throttling.quotas.update(
         {ANONYMOUS: {PRODUCER_BYTE_RATE: 100_000.0}, user_entity("bob"): {PRODUCER_BYTE_RATE: 1.0}}
     )
-    scene.plane.quotas_changed()
+    scene.plane.throttling.quotas_changed()
     assert scene.partition.log.written_end_offset == 1
-    scene.plane.quotas.update({})
-    scene.plane.quotas_changed()
+    scene.plane.throttling.quotas.update({})
+    scene.plane.throttling.quotas_changed()
     scene.plane.run()
     assert scene.partition.log.written_end_offset == 3
 
 
 def test_requests_that_wait_have_a_bounded_size(scene: TimedScene) -> None:
-    scene.memory.held_for_quotas = HELD_BYTES_MAX - 100_000
+    scene.plane.throttling.held_bytes = HELD_BYTES_MAX - 100_000
     limit(scene, PRODUCER_BYTE_RATE, 1_000_000.0)
     first, second, third = Client(scene), Client(scene), Client(scene)
     first.produce("v" * 500_000, acks=1)
@@ -211,4 +211,4 @@ def test_requests_that_wait_have_a_bounded_size(scene: TimedScene) -> None:
     second.produce("w" * 90_000, acks=1)
     third.produce("x" * 90_000, acks=1)
     assert third.results() == [(1, ErrorCode.REQUEST_TIMED_OUT)]
-    assert scene.memory.held_for_quotas < HELD_BYTES_MAX
+    assert scene.plane.throttling.held_bytes < HELD_BYTES_MAX
