@@ -112,6 +112,8 @@ def try_mutations(
             continue
         command = [module, "--jobs", str(args.jobs), "--first", str(args.first), "--failures", "1"]
         command += ["--brief", "--seeds", str(args.seeds or seeds)]
+        if args.seconds is not None:
+            command += ["--seconds", str(args.seconds)]
         ended = run_mutated(command, changes)
         missed += ended.returncode != 1
         lines = ended.stdout.strip().splitlines() or [ended.stderr]

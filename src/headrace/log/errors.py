@@ -1,5 +1,8 @@
 """Creates the errors of the log."""
 
+import errno
+import os
+
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 
@@ -8,6 +11,11 @@ def not_written(partition: TopicPartition, error: OSError) -> ApiError:
     return ApiError(
         ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} cannot be written: {error.strerror}."
     )
+
+
+def no_memory() -> OSError:
+    """Treat a failed allocation as an error of the disk that can pass."""
+    return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def offline(partition: TopicPartition, reason: str = "") -> ApiError:

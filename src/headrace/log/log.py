@@ -5,8 +5,9 @@ Runs on the loop thread only, without locks. Only methods whose docstring says s
 A worker thread runs the jobs that sync and write checkpoints (`next_job`, `finish_job`). Recovery,
 retention, truncation and look-ups by time are in separate modules.
 
-1. `stage` changes only memory. `write` appends all staged batches with one call. If that fails, it
-   restores the end offset, producers, epochs and indexes, and truncates the file.
+1. `stage` changes only memory. `write` appends all staged batches with one call. If that fails, or
+   no memory is left, the log restores the end offset, producers, epochs and indexes, and truncates
+   the file.
 2. Records at or above `written_end_offset` are never read.
 3. After a failed sync, or a write with a permanent error, the log is offline. It rejects appends
    until a restart has recovered it (B13, I18). Reads continue.
@@ -118,7 +119,13 @@ class Log:
         A retry of a known batch is not staged. It returns the first offset of the known batch, and
         gets its timestamp.
         """
-        base_offset = self.log_end_offset
+        end_offset = self.log_end_offset
+        try:
+            return self._stage(batch, end_offset, leader_epoch, now_ms)
+        except MemoryError:
+            raise self._drop_staged(end_offset) from None
+
+    def _stage(self, batch: Batch, base_offset: i64, leader_epoch: i64, now_ms: i64) -> i64:
         if batch.producer_id < 0:
             self._stage_at(batch, base_offset, leader_epoch, now_ms, False)
             return base_offset
@@ -141,14 +148,18 @@ class Log:
     def stage_replica(self, batch: Batch, now_ms: i64) -> None:
         """Stage a leader's batch unchanged: keep its offsets and epoch, check no sequences."""
         base_offset = batch.base_offset
-        if base_offset < self.log_end_offset and not truncation.is_first_batch(self, batch):
-            raise errors.overlap(base_offset, self.log_end_offset)
-        if batch.producer_id >= 0 and batch.is_control():
-            self._stage_marker(batch, base_offset, batch.leader_epoch, now_ms, True)
-            return
-        self._stage_at(batch, base_offset, batch.leader_epoch, now_ms, True)
-        if batch.producer_id >= 0:
-            self.producers.apply(batch, base_offset)
+        end_offset = self.log_end_offset
+        if base_offset < end_offset and not truncation.is_first_batch(self, batch):
+            raise errors.overlap(base_offset, end_offset)
+        try:
+            if batch.producer_id >= 0 and batch.is_control():
+                self._stage_marker(batch, base_offset, batch.leader_epoch, now_ms, True)
+                return
+            self._stage_at(batch, base_offset, batch.leader_epoch, now_ms, True)
+            if batch.producer_id >= 0:
+                self.producers.apply(batch, base_offset)
+        except MemoryError:
+            raise self._drop_staged(end_offset) from None
 
     def _stage_at(
         self, batch: Batch, base_offset: i64, leader_epoch: i64, now_ms: i64, is_replica: bool
@@ -253,16 +264,18 @@ class Log:
         try:
             if file is None:
                 file = segment.open()
+            recent_positions = self._recent_positions
+            if len(recent_positions) >= _RECENT_POSITIONS_MAX:
+                recent_positions.clear()
+            recent_positions[self.written_end_offset] = self.written_size
             self.files.append(file.fd, self._staged)
         except OSError as error:
             raise self._undo_staged(error, file) from None
+        except MemoryError:
+            raise self._undo_staged(errors.no_memory(), file) from None
         self._staged.clear()
         self.has_staged = False
         self._epochs_before = None
-        recent_positions = self._recent_positions
-        if len(recent_positions) >= _RECENT_POSITIONS_MAX:
-            recent_positions.clear()
-        recent_positions[self.written_end_offset] = self.written_size
         self.written_size = segment.size
         self.written_end_offset = self.log_end_offset
         segment.appended_ms = now_ms
@@ -301,6 +314,15 @@ class Log:
             self.go_offline(error)
         return errors.not_written(self.partition, error)
 
+    def _drop_staged(self, end_offset: i64) -> ApiError:
+        """Drop all staged batches: no memory was left for the batch at this end of the log."""
+        error = self._undo_staged(errors.no_memory(), self._active.file)
+        if self.written_end_offset < end_offset:
+            # Earlier batches were dropped as well. So `write` must raise.
+            self._staged_error = error
+            self.has_staged = True
+        return error
+
     def go_offline(self, error: OSError, reason: str = "") -> None:
         """Reject appends until a restart. `reason` is for clients, if it is not a failed disk."""
         self.offline_reason = reason or self.offline_reason
@@ -323,6 +345,7 @@ class Log:
         if not self._has_active_indexes:
             self._load_active_indexes()
         segment = Segment(self.files, self.open_segments, self.path, self.log_end_offset, now_ms)
+        producers = dict(self.producers.entries)
         try:
             if not self.durable.is_directory_durable:
                 durability.make_directory_durable(self)
@@ -334,10 +357,14 @@ class Log:
                 self.go_offline(error)
             raise errors.not_written(self.partition, error) from None
         sealed = self._active
-        sealed.seal()
-        self.durable.segment_sealed(sealed, self.log_end_offset, dict(self.producers.entries))
-        self.segments.append(segment)
-        self._set_active(segment)
+        try:
+            sealed.seal()
+            self.durable.segment_sealed(sealed, self.log_end_offset, producers)
+            self.segments.append(segment)
+            self._set_active(segment)
+        except MemoryError:
+            self.go_offline(errors.no_memory())
+            raise
 
     def _roll_for(self, base_offset: i64, last_offset: i64, now_ms: i64) -> None:
         """Roll, because the active segment has no space for a batch with these offsets."""
@@ -359,8 +386,8 @@ class Log:
 
     def _set_active(self, segment: Segment) -> None:
         """Use this segment for appends."""
-        self.written_size = segment.size
         self.page_drops.roll(self._active.file)
+        self.written_size = segment.size
         self._active = segment
         self._recent_positions.clear()
         self._load_active_indexes()

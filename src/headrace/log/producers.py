@@ -86,7 +86,6 @@ class ProducerEntry:
 @final
 class ProducerTable:
     __slots__ = (
-        "_replaced",
         "_staged",
         "entries",
         "open_transactions",
@@ -104,10 +103,8 @@ class ProducerTable:
         `first_unstable_offset` removes the others.
         """
         self.producers_max: i64 = producers_max
-        self._staged: list[ProducerEntry] = []
-        """The new entries since the last `commit`."""
-        self._replaced: list[ProducerEntry | None] = []
-        """The former entry of each of them; None if the producer was unknown."""
+        self._staged: list[tuple[ProducerEntry, ProducerEntry | None]] = []
+        """The new entries since the last `commit`, each with the former entry of its producer."""
 
     def duplicate_of(self, batch: Batch) -> BatchMetadata | None:
         """The earlier batch that this one repeats; None if it is new."""
@@ -231,24 +228,21 @@ class ProducerTable:
         return AbortedTransaction(producer_id, first_offset, base_offset, stable)
 
     def _put(self, entry: ProducerEntry, before: ProducerEntry | None) -> None:
+        self._staged.append((entry, before))
         self.entries[entry.producer_id] = entry
-        self._staged.append(entry)
-        self._replaced.append(before)
 
     def commit(self) -> None:
         """Keep all applied batches, because they are in the log."""
         self._staged.clear()
-        self._replaced.clear()
         if len(self.entries) > self.producers_max:
             self._drop_idle()
 
     def undo(self, log_end_offset: int) -> None:
         """Undo all batches since the last `commit`. The log then ends at `log_end_offset`."""
         while self._staged:
-            entry = self._staged.pop()
-            before = self._replaced.pop()
+            entry, before = self._staged.pop()
             if before is None:
-                del self.entries[entry.producer_id]
+                self.entries.pop(entry.producer_id, None)
             else:
                 self.entries[entry.producer_id] = before
         self.unreplicated = [pair for pair in self.unreplicated if pair[1] < log_end_offset]

@@ -320,7 +320,7 @@ class Segment:
         self._aborted = aborted
         try:
             self._index_all(file, index_interval)
-        except OSError:
+        except (OSError, MemoryError):
             # Incomplete indexes must not be used: the next use rebuilds them.
             self._index = None
             self._time_index = None

@@ -2,12 +2,14 @@
 
 Handlers stage batches while requests arrive. At the end of a loop iteration, `flush` first writes
 the offset commits (`before_flush`), then the staged batches. It wakes long polls, and acknowledges
-the batches. A failed write fails only the requests for its partition.
+the batches. A failed write fails only the requests for its partition. An internal error, such as
+MemoryError, closes only the connections of these requests.
 
 With acks=all, an acknowledgement waits for the high watermark, which rises with the fetch offsets
 of the followers. The queue also starts the jobs of the logs, such as syncs, on a worker thread.
 """
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
@@ -23,6 +25,8 @@ from headrace.replication.produce_exchange import ProduceExchange
 if TYPE_CHECKING:
     from headrace.env.clock import Clock
     from headrace.runtime.worker import Worker
+
+_log: Final = logging.getLogger(__name__)
 
 ACKS_ALL: Final = -1
 TIMEOUT_MS_MAX: Final = 900_000
@@ -89,9 +93,17 @@ class AppendQueue:
         self.dirty = []
         self.produced = []
         for partition in dirty:
-            self._write(partition)
+            try:
+                self._write(partition)
+            except Exception:  # noqa: BLE001 (other partitions continue)
+                _log.exception("write failed with an internal error: %s", partition.log.partition)
+                partition.write_error = ErrorCode.KAFKA_STORAGE_ERROR
         for exchange in produced:
-            self._complete_or_wait(exchange)
+            try:
+                self._complete_or_wait(exchange)
+            except Exception:  # noqa: BLE001 (other connections continue)
+                _log.exception("produce request failed with an internal error")
+                exchange.peer.fail("an internal error of the broker")
         for partition in dirty:
             partition.is_dirty = False
             partition.write_error = 0

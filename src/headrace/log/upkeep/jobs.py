@@ -15,13 +15,14 @@ from collections.abc import Callable
 from functools import partial
 
 from headrace.env.files import Bytes, Files
+from headrace.log.errors import no_memory
 from headrace.log.file import LogFile
 from headrace.log.segment import Segment
 from headrace.log.upkeep.checkpoints import SegmentFacts
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The disk is full. The log is intact, and a later attempt can succeed."""
-PASSING = FULL | {errno.EMFILE, errno.ENFILE}
+PASSING = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Temporary errors: the log is intact, and the operation is retried.
 
 This does not apply to a sync: after any error of a sync, the kernel can have dropped the data.
@@ -97,7 +98,7 @@ class LogJob:
         return job
 
     def run(self) -> None:
-        """Run all steps. Stores an OSError in `error`, which `Log.finish_job` reads."""
+        """Run all steps. Stores their first error in `error`, which `Log.finish_job` reads."""
         if self.error is not None:
             return
         try:
@@ -108,6 +109,8 @@ class LogJob:
             self._run_steps(self._steps)
         except OSError as error:
             self.error = error
+        except MemoryError:
+            self.error = no_memory()
 
     def _run_steps(self, steps: list[Callable[[], None]]) -> bool:
         """Run these steps. False if the job was cancelled."""

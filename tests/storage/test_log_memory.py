@@ -1,0 +1,72 @@
+"""Appends while memory runs out: one allocation fails, at every point in turn."""
+
+import re
+from contextlib import suppress
+
+import pytest
+
+from headrace.model.errors import ApiError
+from headrace.testing.disk import SimulatedFiles
+from tests.storage.log_scenario import (
+    NOW_MS,
+    answers,
+    batch,
+    open_log,
+    topic_config,
+    values,
+)
+
+_testcapi = pytest.importorskip("_testcapi", reason="CPython was built without its test module")
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 400], ids=["one segment", "new segment"])
+@pytest.mark.parametrize("is_replica", [False, True], ids=["leader", "follower"])
+def test_failed_allocation_leaves_no_part_of_a_batch(is_replica: bool, segment_bytes: int) -> None:
+    config = topic_config(segment_bytes=segment_bytes, index_interval_bytes=100)
+    failed = offline = 0
+    for allocation in range(100_000):
+        files = SimulatedFiles()
+        log = open_log(files, config)
+        log.stage(batch("a" * 50, producer=(1, 0, 0)), 0, NOW_MS)
+        log.stage(batch("b" * 50, producer=(1, 0, 1)), 0, NOW_MS)
+        log.write(NOW_MS)
+        staged = [batch(each * 50, producer=(1, 0, 2 + at)) for at, each in enumerate("cd")]
+        for at, each in enumerate(staged):
+            each.base_offset, each.leader_epoch = 2 + at, 1
+        is_written = False
+        _testcapi.set_nomemory(allocation, allocation + 1)
+        try:
+            for each in staged:
+                if is_replica:
+                    log.stage_replica(each, NOW_MS)
+                else:
+                    log.stage(each, 1, NOW_MS)
+            log.write(NOW_MS)
+            is_written = True
+        except (ApiError, MemoryError, RuntimeError):
+            # This loop can raise MemoryError. RuntimeError: a lock could not be allocated.
+            pass
+        finally:
+            _testcapi.remove_mem_hooks()
+        failed += not is_written
+        # The next write reports dropped batches. After it, the log accepts records again.
+        with suppress(ApiError):
+            log.write(NOW_MS)
+        with suppress(ApiError):
+            log.stage(batch("e" * 50), 1, NOW_MS)
+            log.write(NOW_MS)
+        found = "".join(each[0] for each in values(log))
+        assert re.fullmatch("abcde" if is_written else "abc?d?e?", found), (allocation, found)
+        last_sequence = log.producers.entries[1].last_sequence()
+        assert last_sequence == 1 + ("c" in found) + ("d" in found), (allocation, found)
+        if log.is_offline:
+            offline += 1
+        else:
+            assert found.endswith("e"), (allocation, found)
+            log.assert_invariants()
+        assert answers(open_log(files.killed(), config))["bytes"] == answers(log)["bytes"]
+        if is_written and failed:
+            break
+    assert failed > 20, failed
+    # No part of a new segment is undone.
+    assert offline <= (segment_bytes == 400) * 10
