@@ -310,6 +310,8 @@ class SimulatedBroker:
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.environment: SimulatedEnvironment | None = None
+        self.failed_start = ""
+        """Why it did not start, although only files of a partition were unreadable."""
         self.ends_former_session = False
         """As a broker does whose data directory proves that its last process has ended."""
         self._stopping: Process | None = None
@@ -348,7 +350,9 @@ class SimulatedBroker:
     async def _run(self, process: Process, broker: Broker) -> None:
         try:
             await broker.start()
-        except (CannotStart, OSError):
+        except (CannotStart, OSError) as error:
+            if isinstance(error, OSError) and error.filename in self.files.unreadable:
+                self.failed_start = str(error)
             # A supervisor restarts the process one second later.
             self._end(process)
             self.files = self.files.killed()
@@ -397,6 +401,22 @@ class SimulatedBroker:
         compaction = None if maintenance is None else maintenance.compaction
         return compaction is None or compaction._cleaning is None
 
+    def configure(self, name: str, value: str) -> None:
+        """Change a setting; the next start applies it."""
+        self._settings[name] = value
+
+    def make_unreadable(self, ending: str = "") -> str:
+        """Make a random file of a partition unreadable; returns its path, if one exists."""
+        paths = [
+            f"{DATA}/{name}/{info.name}"
+            for name in self.partition_directories()
+            for info in self.files.list_directory(f"{DATA}/{name}")
+            if info.name.endswith(ending)
+        ]
+        path = self.world.random.choice(paths) if paths else ""
+        self.files.unreadable = {path}
+        return path
+
     def wipe(self) -> None:
         """Replace the disk with an empty one; the broker must not run."""
         assert not self.is_running
@@ -438,6 +458,7 @@ class SimulatedBroker:
         self.files.capacity = None
         self.files.open_max = None
         self.files.fail_at.clear()
+        self.files.unreadable.clear()
 
     def _end(self, process: Process) -> None:
         if process.is_alive:

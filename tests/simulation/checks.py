@@ -44,9 +44,11 @@ class Checks:
         """A record created since the first time (ms) is acknowledged before the second (s)."""
 
     def check_now(self) -> None:
-        """The rules I6 (for leaders), I9, I10 and I11."""
+        """The rules I6 (for leaders), I9, I10, I11 and I33."""
         for broker in self._cluster.brokers:
             broker.files.wall_ms = broker.clock.wall_ms()
+            if broker.failed_start:
+                raise Violation(f"I33: {broker.name} did not start: {broker.failed_start}")
         for broker, partition in self._cluster.replicas():
             if partition.is_leader:
                 self._check_leader(broker.node_id, partition)

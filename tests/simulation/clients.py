@@ -167,26 +167,35 @@ class Producer(Client):
         self.topic = topic.name
         self.is_stopping = False
         self.is_noise = is_noise
+        self.renews = False
+        """Whether it requests a new id now and then. It then has one partition."""
         self.unanswered = 0
         self._spec = topic
         self._in_flight_max = in_flight_max
         self._producer_id = -1
 
     async def run(self) -> None:
-        while not self.is_noise and self._producer_id < 0:
+        if not self.is_noise:
+            await self._request_id()
+        await asyncio.gather(*(self._write(index) for index in range(self._spec.partitions)))
+
+    async def _request_id(self) -> None:
+        while True:
             answer = await self.ask_any(
                 INIT_PRODUCER_ID, 2, {"transactional_id": None, "transaction_timeout_ms": 0}
             )
             if answer["error_code"] == 0:
                 self._producer_id = answer["producer_id"]
-            else:
-                await self.pause()
-        await asyncio.gather(*(self._write(index) for index in range(self._spec.partitions)))
+                return
+            await self.pause()
 
     async def _write(self, index: int) -> None:
         generator = self.world.random
         number = sequence = 0
         while not self.is_stopping:
+            if self.renews and not self.is_noise and generator.random() < 0.05:
+                await self._request_id()
+                sequence = 0
             batches: list[_Batch] = []
             for _ in range(generator.randint(1, self._in_flight_max)):
                 records = self._records(index, number)

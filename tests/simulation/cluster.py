@@ -28,6 +28,8 @@ class Options:
     partitions: int = 2
     replicas: int = 3
     min_insync_replicas: int = 2
+    has_topic_minimum: bool = True
+    """Whether topics set min.insync.replicas; if not, brokers can disagree about it."""
     fault_s: float = 20.0
     fault_gap_s: float = 1.5
     delay_s_max: float = 0.05
@@ -42,6 +44,8 @@ class Options:
     retention_ms: int = 0
     retention_bytes: int = 0
     """Of the topic of events; 0 for the default."""
+    renews_producers: bool = False
+    """Whether producers request new ids now and then."""
     keys: int = 8
     """Of the compacted topic. With few of them, a later value soon hides a lost one."""
     restart_s_max: float = 5.0
@@ -105,6 +109,8 @@ class Cluster:
         """When a leader was cut off last, by partition and broker."""
         self.trimmer: Trimmer | None = None
         """The client that deletes records, if the options have one."""
+        self.older_ids = b""
+        """An older copy of the node with the next producer id."""
         self.writers: list[Process] = []
         """The processes of producers."""
         self.log: list[str] = []
@@ -243,13 +249,14 @@ class Cluster:
 
 def _topics(options: Options) -> list[Topic]:
     common = {
-        "min.insync.replicas": str(options.min_insync_replicas),
         "internal.segment.bytes": str(options.segment_bytes),
         "flush.messages": "1" if options.syncs else _FOREVER,
         "message.timestamp.after.max.ms": _FOREVER,
         "leader.replication.throttled.replicas": "*",
         "follower.replication.throttled.replicas": "*",
     }
+    if options.has_topic_minimum:
+        common["min.insync.replicas"] = str(options.min_insync_replicas)
     retention = {}
     if options.retention_ms:
         retention["retention.ms"] = str(options.retention_ms)

@@ -9,6 +9,7 @@ import errno
 from collections.abc import Callable
 from functools import partial
 
+from headrace.testing.disk import SimulatedFiles
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 
@@ -39,6 +40,7 @@ def _is_disk_failing(cluster: Cluster) -> bool:
         broker.files.fail_at
         or broker.files.capacity is not None
         or broker.files.open_max is not None
+        or broker.files.unreadable
         for broker in cluster.brokers
     )
 
@@ -54,14 +56,29 @@ def _disk_error(cluster: Cluster) -> str:
     count = generator.choice((1, 1, 3, 20))
     files.fail_at = dict.fromkeys(range(first, first + count), code)
 
-    def replace_disk() -> None:
-        files.fail_at.clear()
-        if broker.files is files:
-            broker.kill()
-            restart_later(cluster, broker)
-
-    _later(cluster, generator.uniform(0.5, 8.0), replace_disk)
+    _later(cluster, generator.uniform(0.5, 8.0), partial(_replace_disk, cluster, broker, files))
     return f"{count} operations of the disk of {broker.name} fail: {errno.errorcode[code]}"
+
+
+def _replace_disk(cluster: Cluster, broker: SimulatedBroker, files: SimulatedFiles) -> None:
+    files.fail_at.clear()
+    files.unreadable.clear()
+    if broker.files is files:
+        broker.kill()
+        restart_later(cluster, broker)
+
+
+def _unreadable(cluster: Cluster) -> str:
+    """A broker restarts, and cannot read one file of a partition; it restarts again later."""
+    broker, generator = _pick(cluster), cluster.world.random
+    if _is_disk_failing(cluster) or not broker.is_running:
+        return ""
+    broker.kill()
+    path = broker.make_unreadable()
+    broker.start()
+    seconds = generator.uniform(0.5, 8.0)
+    _later(cluster, seconds, partial(_replace_disk, cluster, broker, broker.files))
+    return f"{broker.name} cannot read {path}"
 
 
 def _disk_full(cluster: Cluster) -> str:
@@ -209,6 +226,7 @@ def spoil(cluster: Cluster, broker: SimulatedBroker, how: str) -> None:
 MACHINE_FAULTS: dict[str, Callable[[Cluster], str]] = {
     "disk_error": _disk_error,
     "disk_full": _disk_full,
+    "unreadable": _unreadable,
     "descriptors": _descriptors,
     "clock": _clock,
     "throttle": _throttle,

@@ -24,6 +24,8 @@ class Mutation(NamedTuple):
 _EPOCHS = "tests/unit/replication/test_fetcher_epochs.py"
 _PARTITION = "tests/unit/replication/test_partition.py"
 _ISR = "tests/unit/replication/test_isr_service.py"
+_STRAYS = "tests/storage/test_strays.py"
+_SCHEDULES = "tests/simulation/test_schedules.py"
 
 MUTATIONS = (
     Mutation(
@@ -206,6 +208,105 @@ MUTATIONS = (
             ),
         ),
         "tests/unit/replication/test_silence_machine.py::test_leader_hands_over_when_all_followers_are_silent",
+    ),
+    Mutation(
+        "incident-32",
+        "a broker does not start if a file of a partition is unreadable",
+        "headrace/log/directory/log_directory.py",
+        (
+            (
+                "                if error.errno in _PROCESS_ERRORS:\n",
+                "                if True:\n",
+            ),
+        ),
+        f"{_SCHEDULES}::test_a_broker_with_an_unreadable_file_starts_and_serves_other_partitions",
+    ),
+    Mutation(
+        "incident-33",
+        "a leader treats the ELR as empty until its image has the ELR",
+        "headrace/replication/partition.py",
+        (("        self.has_elr = can_have_elr\n", ""),),
+        f"{_ISR}::test_nothing_is_committed_between_the_response_and_the_image_that_has_the_elr",
+    ),
+    Mutation(
+        "incident-34",
+        "a worker treats a thread that could not be started as running",
+        "headrace/runtime/worker.py",
+        (
+            (
+                "            self._retry = self._loop.call_later(_RETRY_S, self._start)\n",
+                "            self._started = True\n",
+            ),
+        ),
+        "tests/unit/runtime/test_worker.py::test_jobs_run_once_a_thread_can_be_started",
+    ),
+    Mutation(
+        "incident-35",
+        "a stray replica without a checkpoint is kept",
+        "headrace/node/strays.py",
+        (("{name: self._logs.recorded_id(name) for", "{name: None for"),),
+        f"{_STRAYS}::test_replica_that_was_killed_before_its_first_checkpoint_is_removed",
+    ),
+    Mutation(
+        "incident-36",
+        "a former controller decides by its outdated image",
+        "headrace/requests/forwarding.py",
+        (("        await broker.controller.confirm()\n", ""),),
+        "tests/unit/controller/test_requests.py"
+        "::test_former_controller_does_not_reject_requests_because_of_its_old_image",
+    ),
+    Mutation(
+        "incident-37",
+        "a reassignment removes an eligible leader replica while too few replicas are in sync",
+        "headrace/controller/reassignment_machine.py",
+        (
+            (
+                "all(node in replicas for node in complete_members(state))",
+                "all(node in replicas for node in state.isr)",
+            ),
+        ),
+        "tests/unit/controller/test_reassignment_machine.py"
+        "::test_reassignment_keeps_eligible_replicas_until_the_isr_is_large_enough",
+    ),
+    Mutation(
+        "incident-38",
+        "a stray replica is kept if its topic is created again after the start",
+        "headrace/node/strays.py",
+        (
+            (
+                "            return\n        self._add_renamed()\n        if not",
+                "            return\n        if not",
+            ),
+        ),
+        f"{_STRAYS}::test_replica_is_removed_if_its_topic_is_created_again_after_the_start",
+    ),
+    Mutation(
+        "incident-39",
+        "a broker reports a failed log with its next periodic check",
+        "headrace/node/broker.py",
+        (("            self._replication.report_failed_disk(partition)\n", "            pass\n"),),
+        f"{_SCHEDULES}::test_another_replica_becomes_leader_as_soon_as_a_disk_has_failed",
+    ),
+    Mutation(
+        "incident-40",
+        "the next producer id is only that of the store",
+        "headrace/controller/admin.py",
+        ((", first_min, self._wall_ms())", ", first_min)"),),
+        "tests/unit/controller/test_service.py"
+        "::test_no_producer_id_is_given_twice_if_the_store_is_an_older_copy",
+    ),
+    Mutation(
+        "incident-41",
+        "memory that runs out leaves a part of a batch",
+        "headrace/log/log.py",
+        (
+            (
+                "            raise self._drop_staged(end_offset) from None\n\n    def _stage(",
+                "            raise\n\n    def _stage(",
+            ),
+        ),
+        "tests/storage/test_log_memory.py"
+        "::test_failed_allocation_leaves_no_part_of_a_batch[leader-one segment]",
     ),
     Mutation(
         "I29",

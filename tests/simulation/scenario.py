@@ -139,6 +139,7 @@ class _Run:
             for name in ("one", "two") if topic.name == EVENTS else ("one",):
                 shared = self._shared(name if topic.name == EVENTS else f"{name}-{topic.name}")
                 producer = Producer(*shared, topic=topic, in_flight_max=in_flight_max)
+                producer.renews = options.renews_producers
                 self._producers.append(producer)
             if options.noise:
                 name = "noise" if topic.name == EVENTS else f"noise-{topic.name}"

@@ -9,12 +9,17 @@ for events in the store: a leader is elected, or the ISR grows. Only `refill` lo
 - `spoiled_restart`: a broker loses data and restarts before the controller has noticed.
 - `leader_returns`: leadership moves to another live replica and back, while frames are held back.
 - `refill`: a leader cleans a segment, is deposed, truncates to its end, and writes to it again.
+- `disagreement`: the leader demands fewer in-sync replicas than the controller, and loses all.
+- `shrunk_move`: a reassignment removes an eligible leader replica, and the leader's disk is lost.
+- `older_ids`: the next producer id is restored from an older copy of the store.
 """
 
 from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from headrace.coordination import layout
+from headrace.coordination.port import Set
 from headrace.model.topics import PartitionState, TopicPartition
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster, Options
@@ -308,6 +313,110 @@ def _refill(cluster: Cluster) -> str:
     return f"{broker.name} truncates {where} while it cleans the segment before"
 
 
+def _let_bystander_control(cluster: Cluster, state: PartitionState) -> str:
+    """Restart all brokers, first the one without a replica: it becomes the controller."""
+    bystander = next(each for each in cluster.brokers if each.node_id not in state.replicas)
+    if cluster.controller_id() == bystander.node_id:
+        return ""
+    _begin(cluster)
+    for broker in cluster.brokers:
+        broker.kill()
+        _later(cluster, 0.0 if broker is bystander else 1.0, broker.start_again)
+    return f"let {bystander.name} become the controller"
+
+
+def _disagreement(cluster: Cluster) -> str:
+    """Only the controller's broker demands two in-sync replicas. All followers leave the ISR.
+
+    The leader gets no news of it from the store, and is killed soon after.
+    """
+    generator, network, where = cluster.world.random, cluster.network, _pick(cluster)
+    state = _state(cluster, where)
+    if not cluster.is_in_full_sync():
+        return ""
+    for node in state.replicas:
+        cluster.brokers[node - 1].configure("min.insync.replicas", "1")
+    told = _let_bystander_control(cluster, state)
+    if told:
+        return told
+    leader = cluster.brokers[state.leader - 1]
+
+    def strike() -> None:
+        _later(cluster, generator.uniform(0.0, 0.3), end)
+
+    def end() -> None:
+        _kill(cluster, leader)
+        network.heal()
+
+    _begin(cluster)
+    network.cut(ZOOKEEPER, leader.name)
+    for node in state.replicas:
+        if node != state.leader:
+            network.cut(leader.name, cluster.brokers[node - 1].name)
+    _when(cluster, lambda: _state(cluster, where).isr == (state.leader,), strike)
+    return f"all followers of {where} leave the ISR; {leader.name} gets no news"
+
+
+def _shrunk_move(cluster: Cluster) -> str:
+    """One follower leaves the ISR, then the other, which is an eligible leader replica now.
+
+    A reassignment shall remove the latter. Then the leader's directory is lost.
+    """
+    generator, network, where = cluster.world.random, cluster.network, _pick(cluster)
+    state = _state(cluster, where)
+    if not cluster.is_in_full_sync():
+        return ""
+    if len(state.replicas) < 3:
+        cluster.mover.move(where.partition, [1, 2, 3])
+        return f"move {where} to three brokers again"
+    told = _let_bystander_control(cluster, state)
+    if told:
+        return told
+    others = [node for node in state.replicas if node != state.leader]
+    generator.shuffle(others)
+    leader, first, last = (cluster.brokers[node - 1] for node in (state.leader, *others))
+    is_early = generator.random() < 0.5
+
+    def move() -> None:
+        cluster.mover.move(where.partition, [leader.node_id, first.node_id])
+
+    def cut_last() -> None:
+        if is_early:
+            move()
+        network.cut(leader.name, last.name)
+        _when(cluster, lambda: _state(cluster, where).isr == (leader.node_id,), strike)
+
+    def strike() -> None:
+        if not is_early:
+            move()
+        _later(cluster, generator.uniform(0.1, 1.0), end)
+
+    def end() -> None:
+        cluster.note(f"wipe {leader.name}")
+        spoil(cluster, leader, "wipe")
+        restart_later(cluster, leader)
+        network.heal()
+
+    _begin(cluster)
+    network.cut(leader.name, first.name)
+    _when(cluster, lambda: first.node_id not in _state(cluster, where).isr, cut_last)
+    return f"remove {last.name} from {where} while only {leader.name} is in sync"
+
+
+def _older_ids(cluster: Cluster) -> str:
+    """Restore the next producer id of the first call, and restart all brokers."""
+    ensemble = cluster.ensemble
+    if not cluster.is_in_full_sync():
+        return ""
+    if not cluster.older_ids:
+        cluster.older_ids = ensemble.tree.nodes[layout.PRODUCER_IDS].data
+    else:
+        ensemble.commit(0, [Set(layout.PRODUCER_IDS, cluster.older_ids)])
+    for broker in cluster.brokers:
+        _kill(cluster, broker)
+    return "restore the next producer id from an older copy"
+
+
 SCRIPTS: dict[str, Callable[[Cluster], str]] = {
     "cut_off": _cut_off,
     "silence": _silence,
@@ -316,6 +425,9 @@ SCRIPTS: dict[str, Callable[[Cluster], str]] = {
     "spoiled_restart": _spoiled_restart,
     "leader_returns": _leader_returns,
     "refill": _refill,
+    "disagreement": _disagreement,
+    "shrunk_move": _shrunk_move,
+    "older_ids": _older_ids,
 }
 
 
@@ -348,5 +460,12 @@ def choose_script(options: Options, generator: Random) -> None:
         options.session_timeout_s, options.delay_s_max = 1.0, 0.005
         options.settings["replica.fetch.max.bytes"] = "100"
         options.fault_s = 60.0
+    if name in ("disagreement", "shrunk_move"):
+        options.brokers = 4
+        options.session_timeout_s, options.fault_s = 4.0, 40.0
+        options.has_topic_minimum = name != "disagreement"
+    if name == "older_ids":
+        options.renews_producers = True
+        options.restart_s_max, options.fault_s = 0.5, 40.0
     if name == "delete_and_kill":
         options.features = tuple(dict.fromkeys((*options.features, "delete_records")))

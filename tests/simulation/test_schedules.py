@@ -108,6 +108,37 @@ def test_another_replica_becomes_leader_as_soon_as_a_disk_has_failed(
     run(1, Options(partitions=1, noise=False, faults=()), play)
 
 
+def test_a_broker_with_an_unreadable_file_starts_and_serves_other_partitions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    def play(world: World, cluster: Cluster, running: "list[asyncio.Task[None]]") -> None:
+        def until(is_so: Callable[[], bool]) -> None:
+            assert run_checked(world, cluster, running, world.now + 60, is_so)
+
+        until(lambda: len(cluster.history.acked) > 100 and cluster.is_in_full_sync())
+        broker = cluster.brokers[0]
+        broker.kill()
+        path = broker.make_unreadable(".log")
+        offline = path.split("/")[-2]
+        broker.start()
+
+        def is_serving() -> bool:
+            states = {
+                f"{partition.topic}-{partition.index}": partition.log.is_offline
+                for partition in cluster.partitions_of(broker)
+            }
+            others = [is_offline for name, is_offline in states.items() if name != offline]
+            return states.get(offline, False) and len(others) > 0 and not any(others)
+
+        until(is_serving)
+        acked = len(cluster.history.acked)
+        until(lambda: len(cluster.history.acked) > acked + 100)
+
+    run(1, Options(partitions=2, noise=False, faults=()), play)
+
+
 @pytest.mark.parametrize("ending", ["", ".log"])
 def test_a_broker_that_lost_a_partition_and_restarts_first_waits_for_a_complete_one(
     caplog: pytest.LogCaptureFixture, ending: str

@@ -74,6 +74,8 @@ class SimulatedFiles:
         """Kind and path of the operations that failed because of `fail_at`."""
         self.uncached: set[str] = set()
         """Paths for which `pread_cached` returns None."""
+        self.unreadable: set[str] = set()
+        """Paths of files that cannot be opened: EIO."""
         self.boots = 0
         """The number of power failures."""
         self._root = _Directory()
@@ -145,6 +147,7 @@ class SimulatedFiles:
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
         self._check_descriptor_limit(path)
+        self._check_readable(path)
         directory, name = self._parent(path)
         node = directory.cached.get(name)
         if node is None:
@@ -167,6 +170,10 @@ class SimulatedFiles:
     def _check_descriptor_limit(self, path: str) -> None:
         if self.open_max is not None and self.open_count() >= self.open_max:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    def _check_readable(self, path: str) -> None:
+        if path in self.unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def close(self, fd: int) -> None:
         if fd in self._open_directories:
