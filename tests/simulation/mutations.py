@@ -306,7 +306,7 @@ MUTATIONS = (
             ),
         ),
         "tests/storage/test_log_memory.py"
-        "::test_failed_allocation_leaves_no_part_of_a_batch[leader-one segment]",
+        "::test_failed_allocation_leaves_no_part_of_a_batch[1-leader-one segment]",
     ),
     Mutation(
         "I29",

@@ -30,14 +30,14 @@ from headrace.log.producers import ProducerTable
 from headrace.log.recovery import replay
 from headrace.log.segment import RELATIVE_OFFSET_MAX, Segment
 from headrace.log.segment_list import SegmentList
-from headrace.log.state import LogSettings, LogState
+from headrace.log.state import LogSettings, LogState, segment_ms
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.log.upkeep import closing, durability, retention, truncation
 from headrace.log.upkeep.jobs import PASSING, LogJob
 from headrace.log.upkeep.producer_expiry import ProducerExpiry
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
-from headrace.record.batch import PREFIX_SIZE, Batch, crc32c
+from headrace.record.batch import PREFIX_SIZE, Batch
 
 _COPY_BYTES_MAX: Final = 8192
 """Up to this size, copying a batch is cheaper than a memoryview of it."""
@@ -272,7 +272,7 @@ class Log:
         except OSError as error:
             raise self._undo_staged(error, file) from None
         except MemoryError:
-            raise self._undo_staged(errors.no_memory(), file) from None
+            raise self._undo_staged(None, file) from None
         self._staged.clear()
         self.has_staged = False
         self._epochs_before = None
@@ -280,20 +280,26 @@ class Log:
         self.written_end_offset = self.log_end_offset
         segment.appended_ms = now_ms
         segment.is_recently_used = True
-        segment.save_state()
-        self.producers.commit()
+        try:
+            segment.save_state()
+            self.producers.commit()
+        except MemoryError:
+            self.is_offline = True
+            raise
         if (
             self.written_end_offset - self.durable.synced_offset >= self._flush_messages
             or self.written_size - self.page_drops.position >= self._drop_step_bytes
         ):
             self.durable.request_job()
 
-    def _undo_staged(self, error: OSError, file: LogFile | None) -> ApiError:
+    def _undo_staged(self, error: OSError | None, file: LogFile | None) -> ApiError:
         """Undo all staged batches, in memory and, if the file is open, in the file.
 
-        Returns the error for clients.
+        The cause is `error`; None if no memory is left. Returns the error for clients.
         """
         segment = self._active
+        is_offline = self.is_offline
+        self.is_offline = True  # If no memory is left for the next steps, the log stays offline.
         self._staged.clear()
         self.has_staged = False
         self.log_end_offset = self.written_end_offset
@@ -307,7 +313,11 @@ class Log:
             if file is not None:
                 self.files.truncate(file.fd, self.written_size)
         except OSError as truncate_error:
+            self.is_offline = is_offline
             self.go_offline(truncate_error)
+        else:
+            self.is_offline = is_offline
+        error = error or errors.no_memory()
         if error.errno in PASSING:
             self.settings.rejected(self.partition, error)
         else:
@@ -316,7 +326,11 @@ class Log:
 
     def _drop_staged(self, end_offset: i64) -> ApiError:
         """Drop all staged batches: no memory was left for the batch at this end of the log."""
-        error = self._undo_staged(errors.no_memory(), self._active.file)
+        try:
+            error = self._undo_staged(None, self._active.file)
+        except MemoryError:
+            self.is_offline = True
+            raise
         if self.written_end_offset < end_offset:
             # Earlier batches were dropped as well. So `write` must raise.
             self._staged_error = error
@@ -363,7 +377,7 @@ class Log:
             self.segments.append(segment)
             self._set_active(segment)
         except MemoryError:
-            self.go_offline(errors.no_memory())
+            self.is_offline = True
             raise
 
     def _roll_for(self, base_offset: i64, last_offset: i64, now_ms: i64) -> None:
@@ -391,7 +405,7 @@ class Log:
         self._active = segment
         self._recent_positions.clear()
         self._load_active_indexes()
-        self._set_segment_ms()
+        self._segment_ms = segment_ms(self.config, self.partition, segment.base_offset)
 
     # Reading
 
@@ -513,20 +527,7 @@ class Log:
         self._index_interval_bytes = config.index_interval_bytes
         self._index_bytes_max = config.segment_index_bytes
         self._flush_messages = config.flush_messages
-        self._set_segment_ms()
-
-    def _set_segment_ms(self) -> None:
-        """Subtract a jitter from segment.ms, so that logs do not roll simultaneously."""
-        segment_ms = self.config.segment_ms
-        if self.config.compacts:
-            # The active segment is not compacted, so it must roll within max.compaction.lag.ms.
-            segment_ms = min(segment_ms, self.config.max_compaction_lag_ms)
-        jitter_ms_max = min(self.config.segment_jitter_ms, segment_ms)
-        jitter_ms = 0
-        if jitter_ms_max > 0:
-            name = f"{self.partition} {self._active.base_offset}"
-            jitter_ms = crc32c(name.encode()) % jitter_ms_max
-        self._segment_ms = segment_ms - jitter_ms
+        self._segment_ms = segment_ms(config, self.partition, self._active.base_offset)
 
     # Operations of other modules
 
