@@ -78,6 +78,11 @@ def decompress(codec: int, data: "Buffer", size_max: int = DECOMPRESSED_SIZE_MAX
         if codec == SNAPPY:
             return _decompress_snappy(view, size_max)
         if codec == ZSTD:
+            from headrace.record.zstd_contexts import decompress_frame
+
+            plain = decompress_frame(view, size_max)
+            if plain is not None:
+                return plain
             return _decompress_growing(cramjam.zstd.decompress_into, view, size_max)
         if codec == LZ4:
             plain = _decompress_plain_lz4(view, size_max)

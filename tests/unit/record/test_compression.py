@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import cramjam
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.record import compression
+from headrace.record import compression, zstd_contexts
 from headrace.record.compression import (
     CODEC_NAMES,
     GZIP,
@@ -214,6 +215,86 @@ def test_the_reused_buffer_of_lz4_gives_the_results_of_a_new_one(
     assert reused == result()
 
 
+def zstd_stream(data: bytes, level: int = 3) -> bytes:
+    """A frame without the size of its content, as Java and librdkafka write it."""
+    compressor = zstandard.ZstdCompressor(level=level, write_content_size=False).compressobj()
+    return compressor.compress(data) + compressor.flush()
+
+
+ZSTD_CONTENTS = [
+    b"",
+    SMALL,
+    TEXT[:17_000],
+    TEXT,
+    bytes(3_000_000),
+    random.Random(2).randbytes(300_000) * 2,
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    data=st.sampled_from(ZSTD_CONTENTS),
+    encode=st.sampled_from([zstd_stream, zstandard.ZstdCompressor(write_checksum=True).compress]),
+    changes=st.lists(
+        st.tuples(st.integers(0, 12) | st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2
+    ),
+    cut=st.one_of(st.none(), st.integers(0, 1 << 20)),
+    more=st.sampled_from([b"", b"\0", zstd_stream(SMALL), b"\x50\x2a\x4d\x18\0\0\0\0"]),
+    size_max=st.sampled_from([1, len(SMALL), 65_536, SIZE_MAX]),
+    fill=st.sampled_from([b"\0", b"\xff", b"x"]),
+)
+def test_zstd_with_a_reused_context_gives_the_results_of_cramjam(
+    data: bytes,
+    encode: Callable[[bytes], bytes],
+    changes: list[tuple[int, int]],
+    cut: int | None,
+    more: bytes,
+    size_max: int,
+    fill: bytes,
+) -> None:
+    """Also if an earlier batch has left other bytes in the output buffer."""
+    frame = bytearray(encode(data) + more)
+    for at, value in changes:
+        frame[at % len(frame)] = value
+    if cut is not None:
+        del frame[cut % len(frame) :]
+
+    def result() -> bytes | str:
+        try:
+            return decompress(ZSTD, bytes(frame), size_max)
+        except ApiError as error:
+            return str(error)
+
+    for context in zstd_contexts._contexts:
+        context.buffer[:] = fill * len(context.buffer)
+    reused = result()
+    assert len(zstd_contexts._contexts) <= 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zstd_contexts, "_library", None)
+        assert reused == result()
+
+
+@pytest.mark.parametrize("encode", [zstd_stream, zstandard.ZstdCompressor().compress])
+@pytest.mark.parametrize("data", [SMALL, TEXT])
+def test_zstd_frames_of_clients_are_decompressed_with_a_reused_context(
+    encode: Callable[[bytes], bytes], data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert zstd_contexts._library is not None, "This test needs the system's libzstd."
+    monkeypatch.setattr(compression, "_decompress_growing", None)
+    assert decompress(ZSTD, encode(data), SIZE_MAX) == data
+    assert len(zstd_contexts._contexts) == 1
+
+
+def test_a_zstd_frame_that_refers_to_data_before_its_window_is_corrupt() -> None:
+    """Consumers keep only the window, so they could not read such a batch."""
+    data = random.Random(2).randbytes(400_000) * 2
+    frame = bytearray(zstd_stream(data))
+    assert frame[5] == 21 - 10 << 3
+    assert decompress(ZSTD, bytes(frame), SIZE_MAX) == data
+    frame[5] = 17 - 10 << 3
+    assert refused(ZSTD, bytes(frame)) == ErrorCode.CORRUPT_MESSAGE
+
+
 def test_lz4_with_dependent_blocks_is_rejected_because_java_could_not_read_it() -> None:
     frame = bytes(lz4.frame.compress(TEXT, block_linked=True))
     assert refused(LZ4, frame) == ErrorCode.CORRUPT_MESSAGE
@@ -289,7 +370,9 @@ def test_an_lz4_frame_that_announces_a_terabyte_is_corrupt() -> None:
 
 @pytest.mark.parametrize("window_log", [28, 31, 38])
 def test_a_zstd_window_of_gigabytes_is_corrupt(window_log: int) -> None:
-    assert refused(ZSTD, zstd_raw_frame(SMALL, window_log)) == ErrorCode.CORRUPT_MESSAGE
+    frame = zstd_raw_frame(SMALL, window_log)
+    assert refused(ZSTD, frame) == ErrorCode.CORRUPT_MESSAGE
+    assert refused(ZSTD, zstd_stream(SMALL) + frame) == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_zstd_frame_that_announces_a_terabyte_is_corrupt() -> None:
