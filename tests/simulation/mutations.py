@@ -245,7 +245,7 @@ MUTATIONS = (
         "a stray replica without a checkpoint is kept",
         "headrace/node/strays.py",
         (("{name: self._logs.recorded_id(name) for", "{name: None for"),),
-        f"{_STRAYS}::test_replica_that_was_killed_before_its_first_checkpoint_is_removed",
+        f"{_STRAYS}::test_replica_that_was_killed_before_its_first_checkpoint_is_removed[wanted0]",
     ),
     Mutation(
         "incident-36",
@@ -266,7 +266,7 @@ MUTATIONS = (
             ),
         ),
         "tests/unit/controller/test_reassignment_machine.py"
-        "::test_reassignment_keeps_eligible_replicas_until_the_isr_is_large_enough",
+        "::test_reassignment_keeps_eligible_replicas_until_the_isr_is_large_enough[True]",
     ),
     Mutation(
         "incident-38",
@@ -278,7 +278,7 @@ MUTATIONS = (
                 "            return\n        if not",
             ),
         ),
-        f"{_STRAYS}::test_replica_is_removed_if_its_topic_is_created_again_after_the_start",
+        f"{_STRAYS}::test_replica_is_removed_if_its_topic_is_created_again_after_the_start[False-True]",
     ),
     Mutation(
         "incident-39",
