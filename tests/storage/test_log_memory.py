@@ -1,19 +1,24 @@
 """Appends while memory runs out: one or more allocations fail, from every point in turn."""
 
+import errno
 import re
 from contextlib import suppress
 
 import pytest
 
+from headrace.env.files import Bytes
 from headrace.model.errors import ApiError
 from headrace.testing.disk import SimulatedFiles
 from tests.storage.log_scenario import (
     NOW_MS,
     answers,
+    append,
     batch,
     open_log,
+    run_job,
     topic_config,
     values,
+    work,
 )
 
 _testcapi = pytest.importorskip("_testcapi", reason="CPython was built without its test module")
@@ -83,3 +88,53 @@ def test_failed_allocation_leaves_no_part_of_a_batch(
     assert failed > 20, failed
     # An incomplete new segment, or undo, is not repaired.
     assert failures > 1 or offline <= (segment_bytes == 400) * 10
+
+
+class NoMemory(SimulatedFiles):
+    """A disk of which one operation fails for lack of memory."""
+
+    failing = ""
+
+    def _fail(self, name: str) -> None:
+        if self.failing == name:
+            self.failing = ""
+            raise MemoryError
+
+    def replace_file(self, path: str, data: Bytes) -> None:
+        self._fail("replace_file")
+        super().replace_file(path, data)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self._fail("pread")
+        return super().pread(fd, size, position)
+
+
+def test_job_without_memory_is_repeated() -> None:
+    files = NoMemory()
+    log = open_log(files)
+    append(log, "a")
+    log.durable.request_checkpoint()
+    files.failing = "replace_file"
+    error = run_job(log)
+    assert error is not None
+    assert error.errno == errno.ENOMEM
+    assert not log.is_offline
+    log.durable.request_checkpoint()
+    assert run_job(log) is None
+    assert log.durable.recovery_point == 1
+
+
+def test_index_whose_rebuild_had_no_memory_is_rebuilt_again() -> None:
+    files = NoMemory()
+    log = open_log(files)
+    for _ in range(5):
+        append(log, "a" * 5000)
+    log.roll(NOW_MS)
+    work(log)
+    segment = log.segments.all[0]
+    expected = list(segment.index().offsets)
+    assert expected
+    files.failing = "pread"
+    with pytest.raises(MemoryError):
+        segment.reindex()
+    assert list(segment.index().offsets) == expected
