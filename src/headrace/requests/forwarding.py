@@ -8,6 +8,7 @@
 4. A request of which all items are denied is not forwarded.
 5. The store confirms that this broker is the controller before a request is executed. A former
    controller would otherwise reject valid requests, because of topics in its outdated image.
+6. The controller completes a request although its client disconnects, as Kafka does.
 """
 
 import asyncio
@@ -75,13 +76,25 @@ async def execute_on_controller(
 
 async def _execute_as_controller(broker: BrokerContext, execute: Execute) -> Message | None:
     """The response, or None if this broker is no longer the controller."""
+    task = asyncio.get_running_loop().create_task(_confirm_and_execute(broker, execute))
+    task.add_done_callback(_read_exception)
     try:
-        await broker.controller.confirm()
-        return await now_or_later(execute())
+        return await asyncio.shield(task)
     except ApiError as error:
         if error.code is not ErrorCode.NOT_CONTROLLER:
             raise
         return None
+
+
+async def _confirm_and_execute(broker: BrokerContext, execute: Execute) -> Message:
+    await broker.controller.confirm()
+    return await now_or_later(execute())
+
+
+def _read_exception(task: asyncio.Task[Message]) -> None:
+    """After a disconnection, no other code reads it, and asyncio would log it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _is_not_controller(reply: Message) -> bool:

@@ -418,6 +418,16 @@ async def test_former_controller_executes_no_request(cluster: Cluster) -> None:
         assert await code_of(answer) is ErrorCode.NOT_CONTROLLER
 
 
+@cluster_of(1)
+async def test_request_of_a_client_that_disconnects_is_completed(cluster: Cluster) -> None:
+    member = cluster.leader
+    topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "ab"]
+    request = asyncio.ensure_future(ask(member, CREATE_TOPICS, 7, {"topics": topics}))
+    await asyncio.sleep(0)
+    request.cancel()  # The server does this after a disconnection.
+    await until(lambda: set(member.controller.image.topics) == {"a", "b"})
+
+
 def error_codes(reply: dict[str, Any]) -> set[int]:
     """All error codes in a response."""
     codes = {reply["error_code"]} if "error_code" in reply else set()
