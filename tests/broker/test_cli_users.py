@@ -18,7 +18,8 @@ from headrace.cli.failure import Failure
 from headrace.client import AuthenticationFailed
 from headrace.ensemble.zookeeper import free_port
 from headrace.model.sasl import MECHANISMS, SCRAM_SHA_256
-from headrace.node.first_user import VARIABLE, InvalidFirstUser, first_user
+from headrace.node.first_user import InvalidFirstUser, take_first_user
+from headrace.security.new_user import FIRST_USER_VARIABLE
 from headrace.testing import RunningBroker
 
 LISTENER = "SASL_PLAINTEXT://127.0.0.1:{}"
@@ -202,7 +203,7 @@ def test_text_that_is_not_utf8_is_rejected_and_not_shown(
         )
         assert (rejected.returncode, rejected.stderr.strip()) == (2, b"headrace: " + message)
     with pytest.raises(InvalidFirstUser, match="it must be UTF-8"):
-        first_user({VARIABLE: "admin:planted\udcff"})
+        take_first_user({FIRST_USER_VARIABLE: "admin:planted\udcff"})
     monkeypatch.setattr(sys, "stdin", io.StringIO("planted\udcff\n"))
     with pytest.raises(Failure) as failed:
         read_password("admin")

@@ -13,13 +13,13 @@ from headrace.ensemble.zookeeper import free_port
 from headrace.model.sasl import ANONYMOUS, MECHANISMS
 from headrace.node.broker import Broker
 from headrace.node.environment import RealEnvironment
-from headrace.node.first_user import VARIABLE
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.fetch_reader import FetchReader
 from headrace.replication.leader_sessions import LeaderSessions
 from headrace.replication.partition_table import PartitionTable
 from headrace.requests.context import BrokerContext
 from headrace.security.authorizer import Operation, group_resource, topic_resource
+from headrace.security.new_user import FIRST_USER_VARIABLE
 from headrace.server.server import Server
 from tests.unit.handlers.authorization_scenario import Question, Rules
 
@@ -64,7 +64,7 @@ async def write_and_read(address: str, **login: Any) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerConfig:
-    monkeypatch.setenv(VARIABLE, "miller:secret")
+    monkeypatch.setenv(FIRST_USER_VARIABLE, "miller:secret")
     return BrokerConfig.load(
         {
             "log.dirs": str(tmp_path),

@@ -1,5 +1,7 @@
 """`headrace up --secure`: one option enables TLS, logins and ACLs."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +28,17 @@ def topics_of_librdkafka(file: Path, port: int) -> set[str]:
     return set(admin.list_topics(timeout=30).topics)
 
 
-def command(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+def environments(data: Path) -> dict[str, bytes]:
+    """The environment of each process of a data directory, as at its start."""
+    state = json.loads(command("status", "--json", "--data", str(data)).stdout)
+    pids = {part["part"]: part["pid"] for part in state.get("parts", [])}
+    pids["up"] = state["pid"]
+    return {name: Path(f"/proc/{pid}/environ").read_bytes() for name, pid in pids.items()}
+
+
+def command(
+    *arguments: str, stdin: str = "", variables: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "headrace", *arguments],
         input=stdin,
@@ -34,6 +46,7 @@ def command(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[st
         text=True,
         timeout=150,
         check=False,
+        env={**os.environ, **(variables or {})},
     )
 
 
@@ -52,6 +65,7 @@ def test_one_option_starts_a_secured_cluster(tmp_path: Path, brokers: tuple[str,
             assert modes == dict.fromkeys(FILES, 0o600)
             assert data.stat().st_mode & 0o777 == 0o700
             assert started.stdout.count(f"users create bob --config {admin}") == 1
+            assert not any(b"HEADRACE_BOOTSTRAP_USER" in e for e in environments(data).values())
             assert not password or password == admin.read_text()
             password = admin.read_text()
             config = ("--command-config", str(admin), *server)
@@ -73,6 +87,27 @@ def test_one_option_starts_a_secured_cluster(tmp_path: Path, brokers: tuple[str,
             assert command("topics", "list", *server).returncode == 1
         finally:
             assert command("down", "--data", str(data)).returncode == 0
+
+
+def test_only_brokers_inherit_the_password_of_the_first_user(tmp_path: Path) -> None:
+    data, port = tmp_path / "data", free_port()
+    up = ("up", "--brokers", "1", "--zookeeper-port", "0", "--port", str(port), "--detach")
+    sasl = ("--set", "listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT")
+    first_user = {"HEADRACE_BOOTSTRAP_USER": "admin:planted"}
+    started = command(*up, *sasl, "--data", str(data), variables=first_user)
+    assert started.returncode == 0, started.stderr + started.stdout
+    try:
+        found = {name: b"planted" in text for name, text in environments(data).items()}
+        assert found == {"up": True, "broker": True, "zookeeper": False}
+        file = tmp_path / "admin.properties"
+        file.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+            "sasl.username=admin\nsasl.password=planted\n"
+        )
+        server = ("--bootstrap-server", f"127.0.0.1:{port}")
+        assert "admin" in command("users", "list", "--command-config", str(file), *server).stdout
+    finally:
+        assert command("down", "--data", str(data)).returncode == 0
 
 
 def test_start_without_the_admin_shows_how_to_create_it_again(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ PASSWORD_BYTES = 18
 TOKEN_KEY_BYTES = 32
 RENEWED_DAYS = 30
 """A certificate that is valid for less time is replaced at the next start."""
-_VARIABLE = "HEADRACE_BOOTSTRAP_USER"
 _MECHANISM = "SCRAM-SHA-512"
 _FIXED = ("authorizer.class.name", "super.users", "sasl.enabled.mechanisms", "zookeeper.set.acl")
 """Settings that --secure owns, besides those of listeners and TLS."""
@@ -107,16 +106,16 @@ def _create_certificates(directory: Path) -> None:
     _write(broker, made.key + made.certificate)
 
 
-def _create_admin(directory: Path) -> None:
-    """Create the credentials of the first user, and pass them to the brokers in the environment.
+def admin_password(data: Path) -> str:
+    """The password that `secure_settings` chose. The user can have another one since."""
+    text = (data / DIRECTORY / LIBRDKAFKA_FILE).read_text(encoding="ascii")
+    return read_properties(text)["sasl.password"]
 
-    Brokers ignore them if a user exists.
-    """
+
+def _create_admin(directory: Path) -> None:
+    """Choose the password of the first user."""
     file = directory / ADMIN_FILE
     if file.exists():
-        # The first start can have ended before it created the user.
-        settings = read_properties((directory / LIBRDKAFKA_FILE).read_text(encoding="ascii"))
-        os.environ[_VARIABLE] = f"{ADMIN}:{settings['sasl.password']}"
         return
     password = secrets.token_urlsafe(PASSWORD_BYTES)
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -135,7 +134,6 @@ def _create_admin(directory: Path) -> None:
     )
     _write(directory / LIBRDKAFKA_FILE, "\n".join((*plain, "")))
     _write(file, "\n".join((*lines, "")))
-    os.environ[_VARIABLE] = f"{ADMIN}:{password}"
 
 
 def _token_key(directory: Path) -> str:

@@ -12,6 +12,7 @@ separate processes; this one serves no clients.
 
 import argparse
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -31,14 +32,14 @@ from headrace.cli.ready import (
     state_file,
     stopped_line,
 )
-from headrace.cli.secure import ADMIN, PROTOCOL, secure_settings, secured_lines
+from headrace.cli.secure import PROTOCOL, admin_password, secure_settings, secured_lines
 from headrace.cli.stop_signals import StoppedAtStart, StopSignals
 from headrace.cli.zookeeper import checked_heap, report
 from headrace.cli.zookeeper_access import DIGEST_FILE, created_digest, secure_if_open
 from headrace.config.broker import BrokerConfig
 from headrace.config.setting import ConfigError
 from headrace.coordination.access import DIGEST_FILE as DIGEST_SETTING
-from headrace.coordination.access import SET_ACL, ZooKeeperAccess, access_of
+from headrace.coordination.access import SET_ACL, access_of
 from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
@@ -47,6 +48,7 @@ from headrace.ensemble.java import NotInstalled, check_installed
 from headrace.ensemble.monitor import Monitor
 from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, is_port_free
 from headrace.log.upkeep.checkpoints import CLEAN_SHUTDOWN
+from headrace.security.new_user import FIRST_USER_VARIABLE
 
 HOST = "127.0.0.1"
 START_S_MAX = 60.0
@@ -110,6 +112,9 @@ class Supervisor:
         replication = replication_settings(settings, broker_count(data, args.brokers))
         properties = {"zookeeper.connect": self._connect, **replication}
         protocol = "PLAINTEXT"
+        # Only brokers get the password of the first user.
+        text = os.environ.pop(FIRST_USER_VARIABLE, None)
+        first_user = {} if text is None or args.secure else {FIRST_USER_VARIABLE: text}
         if args.secure:
             protocol = PROTOCOL
             properties = {**secure_settings(data, is_cluster=True), **properties}
@@ -120,6 +125,7 @@ class Supervisor:
                 node_id,
                 cluster_data.broker_directory(data, node_id),
                 {"listeners": f"{protocol}://{HOST}:{port}", **properties},
+                environment=first_user,
             )
             for node_id, port in enumerate(self._ports, start=1)
         ]
@@ -215,6 +221,12 @@ class Supervisor:
             )
         for name in cluster_data.brokers_beyond(self._data, len(self._brokers)):
             _print(f"{name} is not started: --brokers is smaller than at an earlier start")
+        has_admin = False
+        if self._is_secured:
+            from headrace.cli.stored_user import create_admin
+
+            # Without this, the environment of each broker would contain the password.
+            has_admin = asyncio.run(create_admin(self._connect, access, admin_password(self._data)))
         # Start all, then wait: they start in parallel.
         with cluster_data.writing(self._data):
             for broker in self._brokers:
@@ -227,7 +239,6 @@ class Supervisor:
                 f"pid {broker.process.pid}"
             )
         if self._is_secured:
-            has_admin = asyncio.run(_has_user(self._connect, access, ADMIN))
             store = f"--zookeeper-config {self._brokers[0].file}"
             _print(secured_lines(self._data, self._port, store, has_admin=has_admin))
         addresses = ",".join(broker.address for broker in self._brokers)
@@ -307,20 +318,6 @@ class Supervisor:
                 self._failed.add(process.name)
         if self._zookeeper is not None:
             self._zookeeper.stop()
-
-
-async def _has_user(connect: str, access: ZooKeeperAccess, name: str) -> bool:
-    """Whether this user exists in the store and has a password."""
-    from headrace.cluster.store_reader import read_users
-    from headrace.coordination.zookeeper import ZooKeeperStore
-    from headrace.security.users import credentials_of
-
-    store = await ZooKeeperStore.open(connect, access=access)
-    try:
-        users, _, _ = await read_users(store, [name])
-    finally:
-        await store.close()
-    return bool(credentials_of(users[name]))
 
 
 def _name(directory: Path) -> str:

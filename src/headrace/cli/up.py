@@ -5,6 +5,7 @@
 
 import argparse
 import errno
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from headrace.cli.secure import (
     ADMIN,
     PORT,
     PROTOCOL,
+    admin_password,
     check_not_secured,
     check_settings,
     secure_settings,
@@ -145,7 +147,13 @@ def run_up(args: argparse.Namespace) -> int:
         check_not_a_cluster(directory)
         if args.secure:
             _check_port(args.port)
-        security = secure_settings(directory, is_cluster=False) if args.secure else {}
+        security: Mapping[str, str] = {}
+        if args.secure:
+            from headrace.security.new_user import FIRST_USER_VARIABLE
+
+            security = secure_settings(directory, is_cluster=False)
+            # The broker ignores it if a user exists. It removes the variable from its environment.
+            os.environ[FIRST_USER_VARIABLE] = f"{ADMIN}:{admin_password(directory)}"
         listeners = f"{PROTOCOL if args.secure else 'PLAINTEXT'}://127.0.0.1:{args.port}"
         properties = {"listeners": listeners, "log.dirs": str(directory), **security}
 

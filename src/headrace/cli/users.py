@@ -173,30 +173,19 @@ def _make_directory(path: str) -> None:
 
 
 async def _store_first_user(args: argparse.Namespace, credentials: dict[str, str]) -> None:
-    from headrace.cluster.store_reader import read_users
-    from headrace.coordination import layout
-    from headrace.security.users import credentials_of
+    from headrace.cli.stored_user import UserStore
 
     store = await _open_store(args)
     try:
-        for path in (os.path.dirname(layout.USER_CONFIGS), layout.USER_CONFIGS):
-            if await store.exists(path) is None:
-                await store.create(path)
-        users, versions, _ = await read_users(store, [args.name])
-        if credentials_of(users.get(args.name, {})):
+        users = await UserStore.read(store)
+        if args.name in users.names:
             raise Failure(
                 f"User {args.name!r} already exists. Start the brokers and use headrace users "
                 "password. If no super user can log in, bootstrap another name of super.users."
             )
-        brokers = await store.exists(layout.BROKER_IDS) and await store.children(layout.BROKER_IDS)
-        if brokers:
+        if await users.has_brokers():
             raise Failure("Brokers are running. Stop them, or use headrace users create.")
-        path = layout.user_config_path(args.name)
-        settings = layout.encode_config({**users.get(args.name, {}), **credentials})
-        if path in versions:
-            await store.set(path, settings, versions[path])  # The user has quotas already.
-        else:
-            await store.create(path, settings)
+        await users.create(args.name, credentials)
     finally:
         await store.close()
 

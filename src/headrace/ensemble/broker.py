@@ -29,10 +29,12 @@ class BrokerProcess:
         *,
         appends: bool = False,
         module: Sequence[str] = ("headrace",),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`properties` are those of the properties file, without id and directory.
 
-        `module` is the Python module to run, with its first arguments.
+        `module` is the Python module to run, with its first arguments. `environment` has variables
+        that are added to those of this process.
         """
         self.node_id = node_id
         self.directory = directory
@@ -47,7 +49,11 @@ class BrokerProcess:
         self.file = _beside(directory, "properties")
         self._ready = _beside(directory, "ready")
         self.process = Child(
-            f"Broker {node_id}", self._command(module), _beside(directory, "log"), appends=appends
+            f"Broker {node_id}",
+            self._command(module),
+            _beside(directory, "log"),
+            appends=appends,
+            environment=environment,
         )
 
     def _command(self, module: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -47,17 +47,20 @@ class Child:
         *,
         appends: bool = False,
         umask: int = -1,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`output` is the file for the output of the process.
 
         With `appends`, the file keeps the output of earlier processes. `umask` is that of the
-        child, or -1 for that of this process.
+        child, or -1 for that of this process. `environment` has variables that are added to those
+        of this process.
         """
         self.name = name
         self.command = list(command)
         self.output = output
         self._mode = "ab" if appends else "wb"
         self._umask = umask
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(
@@ -77,6 +80,7 @@ class Child:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                     umask=self._umask,
+                    env={**os.environ, **self._environment},
                 )
                 .result()
             )

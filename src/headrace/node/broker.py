@@ -32,7 +32,7 @@ from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
 from headrace.node.authorization import Authorization
 from headrace.node.environment import Environment, RealEnvironment, RequestServer
-from headrace.node.first_user import InvalidFirstUser, create_first_user, first_user
+from headrace.node.first_user import InvalidFirstUser, create_first_user, take_first_user
 from headrace.node.groups import Groups
 from headrace.node.maintenance import Maintenance, log_failure
 from headrace.node.replicas import Replicas
@@ -127,7 +127,7 @@ class Broker:
 
     async def _start(self) -> None:
         config = self.config
-        user = first_user(os.environ)
+        user = take_first_user(os.environ)
         tls = self._make_tls()
         self._open_audit_file()
         self._logs.open()

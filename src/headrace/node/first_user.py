@@ -6,16 +6,15 @@ cluster has no user. So it does not create a deleted user again while other user
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 from headrace.controller.service import Controller
 from headrace.model.errors import ApiError
 from headrace.runtime.worker import Worker
-from headrace.security.new_user import new_credentials
+from headrace.security.new_user import FIRST_USER_VARIABLE, new_credentials
 from headrace.security.scram import SCRAMS, Credential, verifies
 from headrace.security.users import check_new_user, credentials_of
 
-VARIABLE = "HEADRACE_BOOTSTRAP_USER"
 _logger = logging.getLogger(__name__)
 
 
@@ -23,21 +22,24 @@ class InvalidFirstUser(Exception):
     """The variable is not valid. The message contains the reason."""
 
 
-def first_user(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The name and the password in the variable, or None if it is not set."""
-    text = environment.get(VARIABLE, "")
+def take_first_user(environment: MutableMapping[str, str]) -> tuple[str, str] | None:
+    """Remove the variable. Returns the name and the password in it, or None if it is not set.
+
+    Without the variable, processes that the broker starts do not inherit the password.
+    """
+    text = environment.pop(FIRST_USER_VARIABLE, "")
     if not text:
         return None
     name, colon, password = text.partition(":")
     if not (name and colon and password):
-        raise InvalidFirstUser(f"{VARIABLE} is not valid: it must be NAME:PASSWORD.")
+        raise InvalidFirstUser(f"{FIRST_USER_VARIABLE} is not valid: it must be NAME:PASSWORD.")
     try:
         text.encode()
         check_new_user(name, next(iter(SCRAMS.values())).code)
     except UnicodeEncodeError:
-        raise InvalidFirstUser(f"{VARIABLE} is not valid: it must be UTF-8.") from None
+        raise InvalidFirstUser(f"{FIRST_USER_VARIABLE} is not valid: it must be UTF-8.") from None
     except ApiError as error:
-        raise InvalidFirstUser(f"{VARIABLE} is not valid: {error.message}") from None
+        raise InvalidFirstUser(f"{FIRST_USER_VARIABLE} is not valid: {error.message}") from None
     return name, password
 
 
@@ -76,7 +78,7 @@ async def create_first_user(
         _logger.warning(
             "no user exists, clients cannot log in: "
             "next_step='stop the brokers and run headrace users bootstrap, or set %s'",
-            VARIABLE,
+            FIRST_USER_VARIABLE,
         )
         return
     name, password = user

@@ -10,6 +10,9 @@ from headrace.security.scram import (
     salted_password,
 )
 
+FIRST_USER_VARIABLE = "HEADRACE_BOOTSTRAP_USER"
+"""The environment variable with the name and the password of the first user."""
+
 
 def new_credentials(password: str, entropy: Callable[[int], bytes]) -> dict[str, str]:
     """The credentials as text, by SCRAM mechanism. Takes milliseconds: not for the event loop."""

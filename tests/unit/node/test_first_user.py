@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.node.first_user import create_first_user
-from headrace.security.new_user import new_credentials
+from headrace.node.first_user import create_first_user, take_first_user
+from headrace.security.new_user import FIRST_USER_VARIABLE, new_credentials
 
 
 class Worker:
@@ -37,3 +37,10 @@ def test_user_that_is_not_created_is_reported(
     assert warning in caplog.text
     assert len(caplog.records) == bool(warning)
     assert "BOOTSTRAP_USER" not in caplog.text  # `up --secure` sets the variable, not the user.
+
+
+def test_password_is_removed_from_the_environment_of_later_processes() -> None:
+    environment = {FIRST_USER_VARIABLE: "admin:pass:word", "HOME": "/"}
+    assert take_first_user(environment) == ("admin", "pass:word")
+    assert environment == {"HOME": "/"}
+    assert take_first_user(environment) is None
