@@ -19,11 +19,16 @@ from typing import Any, Final, final
 from mypy_extensions import i64
 
 RECORD_BYTES_MAX: Final = 16384
-CHUNK_BYTES: Final = 64 * 1024
+CHUNK_BYTES: Final = 256 * 1024
+"""How much one call of `write` encrypts. To wake up the reader costs more than the encryption of
+64 KB, so a long response is sent in larger chunks.
+"""
+BUFFER_BYTES: Final = 64 * 1024
+"""A buffer of OpenSSL never shrinks: each connection keeps this much, also if it is idle."""
 READS_MAX: Final = 4
 IDLE_RECORDS_MAX: Final = 100
 _HEADER_BYTES: Final = 5
-_CIPHERTEXT: Final = memoryview(bytearray(CHUNK_BYTES))
+_CIPHERTEXT: Final = memoryview(bytearray(BUFFER_BYTES))
 """Shared by all connections: one thread uses it, and leaves nothing in it."""
 
 
@@ -46,8 +51,9 @@ class TlsStream:
         """How many bytes of the current record are still to come."""
         self._idle: i64 = 0
         self._is_ended = False
-        self._out = b""
-        self._out_at: i64 = 0
+        self._out: list[memoryview] = []
+        """Encrypted bytes that are no longer in OpenSSL's buffer."""
+        self._out_bytes: i64 = 0
         self.is_blocked = False
         """Whether the socket did not accept everything at the last flush."""
         rest = incoming.read()
@@ -62,6 +68,7 @@ class TlsStream:
         room: i64 = len(view)
         filled: i64 = 0
         reads: i64 = 0
+        is_drained = False
         while True:
             filled = self._decrypt(view, filled, room)
             if filled == room:
@@ -70,9 +77,14 @@ class TlsStream:
             self.pending = 0
             if self._idle > IDLE_RECORDS_MAX:
                 raise OSError(errno.EPROTO, "too many TLS records without data")
-            is_small = filled > 0 and room - filled < CHUNK_BYTES
-            if self._is_ended or is_small or reads == READS_MAX or not self._receive():
+            is_small = filled > 0 and room - filled < BUFFER_BYTES
+            if self._is_ended or is_small or is_drained or reads == READS_MAX:
                 break
+            expected: i64 = BUFFER_BYTES - len(self._held)
+            size: i64 = self._receive()
+            if size == 0:
+                break
+            is_drained = size < expected
             reads += 1
         if self._outgoing.pending > 0:
             self.flush_quietly()
@@ -83,6 +95,9 @@ class TlsStream:
     def _decrypt(self, view: memoryview, filled: i64, room: i64) -> i64:
         """Decrypt the records at hand, and return how far the view is filled."""
         while filled < room and not self._is_ended:
+            # Without this check, each request would cost an exception.
+            if self._incoming.pending == 0 and self._tls.pending() == 0:
+                break
             try:
                 size: i64 = self._tls.read(RECORD_BYTES_MAX, view[filled:])
             except ssl.SSLWantReadError:
@@ -101,20 +116,20 @@ class TlsStream:
             filled += size
         return filled
 
-    def _receive(self) -> bool:
-        """Read from the socket once; False if nothing has arrived, or the peer has ended."""
+    def _receive(self) -> i64:
+        """Read from the socket once; 0 if nothing has arrived, or the peer has ended."""
         held: i64 = len(self._held)
         if held > 0:
             _CIPHERTEXT[:held] = self._held
         try:
             size: i64 = self._sock.recv_into(_CIPHERTEXT[held:])
         except BlockingIOError:
-            return False
+            return 0
         if size == 0:
             self._is_ended = True
-            return False
+            return 0
         self._feed(_CIPHERTEXT, size + held)
-        return True
+        return size
 
     def _feed(self, data: memoryview, size: i64) -> None:
         """Hand received bytes to OpenSSL, up to the last complete header, and count records."""
@@ -142,26 +157,42 @@ class TlsStream:
             if end > size:
                 end = size
             at += self._tls.write(data[at:end])
-        self.unsent = self._outgoing.pending + len(self._out) - self._out_at
+            if self._outgoing.pending >= BUFFER_BYTES:
+                self._take()
+        self.unsent = self._outgoing.pending + self._out_bytes
         return size
+
+    def _take(self) -> None:
+        encrypted: bytes = self._outgoing.read()
+        self._out.append(memoryview(encrypted))
+        self._out_bytes += len(encrypted)
 
     def flush(self) -> None:
         """Send what is encrypted; raises BlockingIOError if the socket does not accept all."""
+        if self._outgoing.pending > 0:
+            self._take()
+        self.unsent = self._out_bytes
+        if self.unsent == 0:
+            self.is_blocked = False
+            return
         self.is_blocked = True
-        while True:
-            if self._out_at == len(self._out):
-                self._out = self._outgoing.read()
-                self._out_at = 0
-                if not self._out:
-                    break
-            try:
-                sent: i64 = self._sock.send(memoryview(self._out)[self._out_at :])
-            except BlockingIOError:
-                self.unsent = self._outgoing.pending + len(self._out) - self._out_at
-                raise
-            self._out_at += sent
-        self.unsent = 0
+        out = self._out
+        sent: i64 = self._sock.send(out[0]) if len(out) == 1 else self._sock.sendmsg(out)
+        self._out_bytes -= sent
+        self.unsent = self._out_bytes
+        if self.unsent > 0:
+            self._discard(sent)
+            raise BlockingIOError(errno.EAGAIN, "the socket is full")
+        out.clear()
         self.is_blocked = False
+
+    def _discard(self, sent: i64) -> None:
+        """Forget a first part of the encrypted bytes."""
+        out = self._out
+        while sent >= len(out[0]):
+            sent -= len(out[0])
+            out.pop(0)
+        out[0] = out[0][sent:]
 
     def end(self) -> None:
         """Tell the peer that no more data follows, if the socket accepts it."""
@@ -174,6 +205,7 @@ class TlsStream:
 
     def flush_quietly(self) -> None:
         """Send what the socket accepts. The rest waits for the next call."""
-        # A lost connection is reported by the next read.
-        with suppress(OSError):
+        try:  # noqa: SIM105 (a context manager takes longer, and each response comes here)
             self.flush()
+        except OSError:
+            pass  # A lost connection is reported by the next read.
