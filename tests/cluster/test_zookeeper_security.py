@@ -469,6 +469,7 @@ def test_up_secures_its_ensemble_if_acls_are_wanted(tmp_path: Path) -> None:
             client = KazooClient(connect, auth_data=auth)
             client.start(timeout=30)
             is_open = "/brokers/topics" in open_nodes(client, "/")
+            assert bool(open_nodes(client, "/zookeeper")) == is_open
             client.stop()
             client.close()
             assert is_open is not bool(settings)

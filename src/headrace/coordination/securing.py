@@ -5,7 +5,8 @@ keeps the ACL of its creator.
 
 1. A node gets its ACL before its children. After that, a client without the credentials cannot add
    children.
-2. ZooKeeper's own nodes, below /zookeeper, are not changed.
+2. ZooKeeper's own nodes, below /zookeeper, are secured as well. Otherwise every client could create
+   nodes there until ZooKeeper has no memory left. ZooKeeper itself protects /zookeeper/config.
 """
 
 import asyncio
@@ -15,15 +16,19 @@ from headrace.coordination.node_acl import WRITE_PERMISSIONS, NodeAcl
 from headrace.coordination.port import NoNode
 from headrace.coordination.zookeeper import ZooKeeperStore
 
-OWN_NODES = "/zookeeper"
+_OWN_NODES = "/zookeeper"
+_PROTECTED = "/zookeeper/config"
 _CONCURRENT_MAX = 50
 
 
-async def is_open(store: ZooKeeperStore, path: str = "/") -> bool:
-    """Whether every client of ZooKeeper can change this node or its children."""
+async def is_open(store: ZooKeeperStore) -> bool:
+    """Whether every client of ZooKeeper can change the root, or ZooKeeper's own nodes.
+
+    `store` has no chroot.
+    """
+    acls = [*await store.get_acl("/"), *await store.get_acl(_OWN_NODES)]
     return any(
-        scheme == "world" and permissions & WRITE_PERMISSIONS
-        for scheme, _, permissions in await store.get_acl(path)
+        scheme == "world" and permissions & WRITE_PERMISSIONS for scheme, _, permissions in acls
     )
 
 
@@ -43,7 +48,7 @@ async def secure_tree(store: ZooKeeperStore, *, undo: bool = False) -> int:
                 if children is not None:
                     count += 1
                     following += [f"{path.rstrip('/')}/{name}" for name in children]
-        level = [path for path in following if path != OWN_NODES]
+        level = [path for path in following if path != _PROTECTED]
     return count
 
 
