@@ -1,5 +1,7 @@
 """TLS listeners and broken clients: cut, slow, oversized, malformed and old handshakes."""
 
+import contextlib
+import hmac
 import os
 import select
 import shutil
@@ -7,10 +9,11 @@ import socket
 import ssl
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from headrace.ensemble.zookeeper import free_port
 from headrace.runtime.tls_stream import IDLE_RECORDS_MAX
@@ -256,6 +259,56 @@ def test_flood_of_key_updates_closes_the_connection(target: Target) -> None:
         client.communicate()
     assert IDLE_RECORDS_MAX <= updates < UPDATES_MAX
     eventually("it is logged", lambda: "too many TLS records without data" in target.broker.log())
+    target.assert_serves()
+
+
+def _hkdf(secret: bytes, label: bytes, size: int) -> bytes:
+    """HKDF-Expand-Label of RFC 8446."""
+    info = struct.pack(">HB", size, len(label) + 6) + b"tls13 " + label + b"\0"
+    return hmac.digest(secret, info + b"\1", "sha384")[:size]
+
+
+def _first_records(secret: bytes, payloads: Iterable[bytes]) -> bytes:
+    """The first records of application data of a client with TLS_AES_256_GCM_SHA384.
+
+    OpenSSL sends no empty records.
+    """
+    cipher, iv = AESGCM(_hkdf(secret, b"key", 32)), _hkdf(secret, b"iv", 12)
+    records = []
+    for number, payload in enumerate(payloads):
+        inner = payload + bytes([APPLICATION_DATA])
+        head = struct.pack(">BHH", APPLICATION_DATA, 0x0303, len(inner) + 16)
+        nonce = (int.from_bytes(iv, "big") ^ number).to_bytes(12, "big")
+        records.append(head + cipher.encrypt(nonce, inner, head))
+    return b"".join(records)
+
+
+@pytest.mark.parametrize(("count", "is_served"), [(5, True), (3 * IDLE_RECORDS_MAX, False)])
+def test_flood_of_empty_records_closes_the_connection(
+    target: Target, tmp_path: Path, count: int, is_served: bool
+) -> None:
+    context = ssl.create_default_context(cafile=target.certificates.path("ca.pem"))
+    context.keylog_filename = str(tmp_path / "keys")
+    client = Manual(target.raw(), context)
+    cipher = client.tls.cipher()
+    assert cipher is not None
+    assert cipher[0] == "TLS_AES_256_GCM_SHA384"
+    lines = (tmp_path / "keys").read_text().splitlines()
+    (secret,) = (line.split()[2] for line in lines if line.startswith("CLIENT_TRAFFIC_SECRET_0"))
+    request = encode_request(API_VERSIONS, 3, 7, "c", SOFTWARE)
+    payloads = [b""] * count + [len(request).to_bytes(4, "big") + request]
+    client.sock.sendall(_first_records(bytes.fromhex(secret), payloads))
+    found = b""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while not found:
+            data = client.sock.recv(65536)
+            if not data:
+                break
+            client.incoming.write(data)
+            with contextlib.suppress(ssl.SSLWantReadError):
+                found = client.tls.read(8)
+    assert (found[4:] == (7).to_bytes(4, "big")) == is_served
+    client.sock.close()
     target.assert_serves()
 
 

@@ -14,12 +14,14 @@ from confluent_kafka.admin import (
 )
 
 from headrace.config.security_rows import AUTHORIZERS
+from headrace.coordination import acl_layout
+from headrace.model.acls import Acl, Operation, PatternType, Permission, ResourceType
 from headrace.model.errors import ErrorCode
 from headrace.model.sasl import SCRAM_SHA_256
 from headrace.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS, METADATA
 from tests.broker.raw import RawConnection, eventually
 from tests.broker.test_sasl import log_in
-from tests.cluster.test_sasl_cluster import NODES, SecuredCluster
+from tests.cluster.test_sasl_cluster import NODES, SecuredCluster, stored
 
 TOPIC_TYPE, LITERAL, ANY, DESCRIBE, WRITE, ALLOW = 2, 3, 1, 8, 4, 3
 
@@ -121,6 +123,30 @@ def test_every_broker_applies_a_change_that_any_broker_received(cluster: AclClus
             eventually(f"{topic} is hidden", partial(is_hidden, other, topic))
     for connection in bob.values():
         connection.sock.close()
+
+
+def test_broker_that_cannot_read_all_acls_allows_only_super_users(cluster: AclCluster) -> None:
+    names = ("readable", "unreadable")
+    for name in names:
+        cluster.grant(1, name, DESCRIBE)
+    for node in NODES:
+        with cluster.log_in(node) as bob:
+            for name in names:
+                eventually(f"{name} is visible", partial(sees, bob, name))
+    acl = (ResourceType.TOPIC, PatternType.LITERAL, names[1], "User:bob", "*")
+    path = acl_layout.acl_path(acl_layout.acl_node(Acl(*acl, Operation.DESCRIBE, Permission.ALLOW)))
+    document = stored(cluster, path, b'{"version":1,"acls":[["Topic"]]}')
+    cluster.cluster.restart(1)
+    with cluster.log_in(1) as bob, cluster.connect(cluster.open[1]) as admin:
+        for name in names:
+            assert not sees(bob, name)
+            assert sees(admin, name)
+    stored(cluster, path, document)
+    cluster.cluster.restart(1)
+    with cluster.log_in(1) as bob:
+        for name in names:
+            assert sees(bob, name)
+            cluster.revoke(1, name)
 
 
 def test_brokers_replicate_and_forward_without_acls(cluster: AclCluster) -> None:

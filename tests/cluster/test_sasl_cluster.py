@@ -101,11 +101,16 @@ def log_in(connection: RawConnection, user: str, password: str) -> int:
     return 0
 
 
-def stored(secured: SecuredCluster, path: str) -> bytes:
+def stored(secured: SecuredCluster, path: str, new: bytes | None = None) -> bytes:
+    """The data of a node in ZooKeeper. `new` replaces it."""
+
     async def read() -> bytes:
         store = await ZooKeeperStore.open(secured.cluster.zookeeper.connect)
         try:
-            return (await store.get(path))[0]
+            data, stat = await store.get(path)
+            if new is not None:
+                await store.set(path, new, stat.version)
+            return data
         finally:
             await store.close()
 
