@@ -24,6 +24,7 @@ from pathlib import Path
 from bench import frames, kafka, load
 from bench.brokers import HEADRACE, KAFKA, cpu_s_of
 from bench.workloads import BULK, FETCH_SIZE, TYPICAL, ProduceLoad, batch_of
+from headrace.ensemble.zookeeper import free_port
 from headrace.security.certificates import Pair, create_ca, create_certificate
 from headrace.testing import RunningBroker
 
@@ -218,12 +219,12 @@ def round_of(target: Target, number: int, seconds: float) -> dict[str, Numbers]:
 @contextlib.contextmanager
 def targets(keys: Keys, *, headrace_only: bool) -> Iterator[list[Target]]:
     with contextlib.ExitStack() as stack:
-        ports = {name: kafka.free_port() for name in LISTENERS}
+        ports = {name: free_port() for name in LISTENERS}
         broker = stack.enter_context(RunningBroker.start(settings=keys.settings(ports)))
         found = [Target(HEADRACE, broker.pid, ports, keys)]
         if not headrace_only:
-            ports = {name: kafka.free_port() for name in LISTENERS}
-            controller = kafka.free_port()
+            ports = {name: free_port() for name in LISTENERS}
+            controller = free_port()
             settings = keys.settings(ports)
             listeners = settings["listeners"]
             settings["listeners"] = f"{listeners},CONTROLLER://127.0.0.1:{controller}"
