@@ -3,12 +3,14 @@
 SASLprep (RFC 4013) maps characters that look the same, or mean the same, to one form, and prohibits
 control characters. RFC 5802 requires it for SCRAM. Kafka does not apply it, so it accepts "admin"
 in full-width letters as another user. Headrace accepts only names that SASLprep does not change. It
-also rejects spaces at the start and the end, which SASLprep keeps.
+also rejects spaces at the start and the end, which SASLprep keeps, and names that have a meaning in
+ACLs.
 """
 
 import stringprep
 from unicodedata import ucd_3_2_0
 
+_MEANINGS = {"*": "all users", "ANONYMOUS": "clients that have not logged in"}
 _PROHIBITED = (
     stringprep.in_table_a1,  # Not assigned in Unicode 3.2, on which RFC 4013 is based.
     stringprep.in_table_c12,
@@ -57,4 +59,6 @@ def name_error(name: str) -> str:
         return f"The user name is not in its SASLprep form (RFC 4013). Use {prepared!r}."
     if name != name.strip():
         return "The user name must not start or end with a space."
+    if name in _MEANINGS:
+        return f"The user name {name} stands for {_MEANINGS[name]}. Choose another one."
     return ""

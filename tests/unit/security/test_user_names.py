@@ -54,6 +54,8 @@ def test_name_is_accepted(name: str) -> None:
         ("\uff41dmin", "Use 'admin'"),
         ("e\u0301ve", "Use '\xe9ve'"),
         ("admin\xa0", "Use 'admin '"),
+        ("*", "stands for all users"),
+        ("ANONYMOUS", "stands for clients that have not logged in"),
     ],
 )
 def test_look_alike_name_is_rejected_at_creation_and_login(name: str, reason: str) -> None:
