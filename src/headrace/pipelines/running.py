@@ -69,7 +69,7 @@ from headrace.spark.pyspark_api import (
     poll_flows_often,
     start_run,
 )
-from headrace.spark.sessions import has_no_executors
+from headrace.spark.sessions import REDACTION, SECRET_OPTION, has_no_executors
 
 _LAST_NEWS_TIMEOUT_S = 300.0
 _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
@@ -101,6 +101,8 @@ def session(
     try:
         spark: Any = SparkSession.builder.remote(address).getOrCreate()
         spark.conf.set(RETRIES, "0")
+        if not spark.conf.get(REDACTION, ""):
+            spark.conf.set(REDACTION, SECRET_OPTION)
         if is_own_server:
             # Otherwise each query starts its own Python processes. A server that is shared with
             # other clients needs the isolation.

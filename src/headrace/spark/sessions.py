@@ -56,7 +56,12 @@ exec '{python}' "$@"
 """
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+REDACTION = "spark.sql.redaction.string.regex"
+# Spark Connect writes each plan with its options to Spark's event log, one line per name and value.
+# It has no backslash, which spark-defaults.conf would remove.
+SECRET_OPTION = '(?i)"[^"]*(?:password|secret|jaas)[^"]*"[^"]*".*'
 SETTINGS: dict[str, str] = {
+    REDACTION: SECRET_OPTION,
     # Otherwise PySpark rejects readers with the option pushFilters.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",

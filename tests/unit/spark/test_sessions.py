@@ -1,11 +1,13 @@
 """What Spark's Python workers are started with."""
 
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from pyspark.sql.connect.proto import Relation
 
 from headrace.spark import sessions
 from headrace.spark.sessions import socket_settings, worker_python
@@ -43,3 +45,23 @@ def test_session_without_pyspark_names_the_command_that_installs_it(
     ) as found:
         sessions.session()
     assert found.value.name == "pyspark"
+
+
+def test_redaction_hides_values_of_secret_options_in_a_plan() -> None:
+    plan = Relation()
+    plan.read.data_source.options.update(
+        {
+            "subscribe": "orders",
+            "kafka.sasl.password": "hidden",
+            "kafka.ssl.key.password": 'a "hidden"\nline',
+            "kafka.sasl.jaas.config": 'X required username="alice" password="hidden";',
+        }
+    )
+    shown = re.sub(sessions.SECRET_OPTION, "*", str(plan))
+    assert "hidden" not in shown
+    assert "subscribe" in shown
+    assert "orders" in shown
+
+
+def test_redaction_has_no_character_that_spark_defaults_conf_changes() -> None:
+    assert not set(sessions.SECRET_OPTION) & set("\\#\n")
