@@ -1,7 +1,8 @@
 """Listeners for streaming queries: they count rows and report when a query has ended."""
 
 import threading
-from typing import Protocol
+import time
+from typing import Any, Protocol
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -12,6 +13,9 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.pipelines.run_machine import FlowRun, Run
+from headrace.spark.pyspark_api import drop_listeners, receives_events
+
+_CHECK_S = 1.0
 
 
 class Show(Protocol):
@@ -41,6 +45,18 @@ class SilentListener(StreamingQueryListener):
         pass
 
 
+def keep_listening(spark: Any) -> None:
+    """Receive the events of queries, also if the stream of events has broken.
+
+    It breaks, for example, while this process is suspended. When the last listener is removed,
+    PySpark 4.3 waits for events in flight and holds the lock that they need, which is a deadlock.
+    So one listener stays.
+    """
+    if not receives_events(spark):
+        drop_listeners(spark, SilentListener())
+        spark.streams.addListener(SilentListener())
+
+
 class ProgressListener(SilentListener):
     """Counts the rows that streaming queries read. Spark calls it on a separate thread."""
 
@@ -63,7 +79,16 @@ class ProgressListener(SilentListener):
             self._run.ended_queries.add(str(event.runId))
             self._changed.notify_all()
 
-    def wait_for(self, queries: int, seconds: float) -> bool:
-        """Whether that many queries have ended within that time."""
+    def wait_for(self, queries: int, seconds: float, spark: Any) -> bool:
+        """Whether that many queries have ended within that time.
+
+        Returns False early if the stream of events has broken.
+        """
+        deadline = time.monotonic() + seconds
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._run.ended_queries) >= queries, seconds)
+            while len(self._run.ended_queries) < queries:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not receives_events(spark):
+                    return False
+                self._changed.wait(min(left_s, _CHECK_S))
+        return True

@@ -37,7 +37,7 @@ from headrace.pipelines.definitions import Definitions, load
 from headrace.pipelines.executors import ExecutorsDiffer, check_executors
 from headrace.pipelines.graph import SINK, TABLE, TEMPORARY_VIEW, VIEW, Flow, Graph
 from headrace.pipelines.incremental import Incremental, NotIncremental
-from headrace.pipelines.listening import ProgressListener, Show, SilentListener
+from headrace.pipelines.listening import ProgressListener, Show, keep_listening
 from headrace.pipelines.merging import CannotMerge, Merging
 from headrace.pipelines.outcome import Outcome, Request
 from headrace.pipelines.problems import sentence
@@ -117,9 +117,7 @@ def session(
             f"Spark rejected the session: {sentence(str(error))}", str(error)
         ) from error
     try:
-        # When the last listener is removed, PySpark 4.3 waits for events in flight and holds the
-        # lock that they need, which is a deadlock. So this listener stays.
-        spark.streams.addListener(SilentListener())
+        keep_listening(spark)
         yield spark
     finally:
         # PySpark warns that its listeners receive no more events.
@@ -478,6 +476,7 @@ class Runner:
             kinds = definitions.graph.nodes
             self._versions.begin([name for name in targets if kinds[name].kind == VIEW])
         listener = ProgressListener(run, self._show)
+        keep_listening(self._spark)
         self._spark.streams.addListener(listener)
         try:
             self._follow(run, definitions.graph, request, refreshed)
@@ -523,7 +522,7 @@ class Runner:
         # A flow that failed at its start has no query, so no event arrives.
         failed = any(flow.state == FAILED for flow in streaming)
         timeout_s = _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S if failed else _LAST_NEWS_TIMEOUT_S
-        if not listener.wait_for(begun, timeout_s):
+        if not listener.wait_for(begun, timeout_s, self._spark):
             return
         for flow in streaming:
             if flow.state == COMPLETED and flow.rows_read is None:

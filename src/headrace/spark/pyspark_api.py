@@ -139,6 +139,23 @@ def polling_interval(wanted_ms: int) -> int:
     return wanted_ms // 8 * pow(125, -1, 1 << 61) % (1 << 61)
 
 
+def receives_events(spark: Any) -> bool:
+    """Whether listeners of a Spark Connect session receive the events of streaming queries.
+
+    If the connection breaks, PySpark only prints a warning and drops all listeners.
+    """
+    thread = spark.streams._sqlb._execution_thread
+    return thread is not None and thread.is_alive()
+
+
+def drop_listeners(spark: Any, listener: Any) -> None:
+    """Remove all listeners of a session, also on a server that did not notice the broken stream."""
+    bus = spark.streams._sqlb = type(spark.streams._sqlb)(spark.streams)
+    # PySpark notifies the server when the last listener is removed. `listener` is that one.
+    bus._listener_bus.append(listener)
+    bus.remove(listener)
+
+
 def limit_retries(spark: Any, count: int) -> None:
     """Limit how often a request to a Spark Connect server is repeated if the connection fails."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
