@@ -127,10 +127,10 @@ def poll_flows_often(spark: Any) -> None:
 
     Spark sleeps at least one second per level of the graph, and the setting accepts only full
     seconds. Spark multiplies it by 1,000 and does not check for an overflow of 64 bits. So a large
-    number results in a short sleep. A version with such a check would fail, so this sets the
-    interval only on versions whose code was read.
+    number results in a short sleep. Another version could sleep for that long, so this sets the
+    interval only if the version of the server is exactly one whose code was read.
     """
-    if pyspark.__version__ in _POLLING_VERSIONS:
+    if spark.version in _POLLING_VERSIONS:
         spark.conf.set(POLLING, str(polling_interval(_POLLING_MS)))
 
 

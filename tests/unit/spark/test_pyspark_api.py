@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyspark
@@ -164,3 +165,18 @@ def test_polling_interval_is_short_after_an_overflow_of_64_bits() -> None:
     interval_s = pyspark_api.polling_interval(96)
     assert 0 < interval_s < 1 << 63
     assert interval_s * 1_000 % (1 << 64) == 96
+
+
+@pytest.mark.parametrize("version", ["4.2.1", "4.3.1", "4.3.0-vendor-1", "4.4.0"])
+def test_polling_interval_is_unchanged_on_a_server_of_another_version(version: str) -> None:
+    spark = Mock(version=version)
+    pyspark_api.poll_flows_often(spark)
+    spark.conf.set.assert_not_called()
+
+
+def test_polling_interval_is_set_on_a_server_of_a_known_version() -> None:
+    spark = Mock(version="4.3.0")
+    pyspark_api.poll_flows_often(spark)
+    spark.conf.set.assert_called_once_with(
+        pyspark_api.POLLING, str(pyspark_api.polling_interval(96))
+    )
