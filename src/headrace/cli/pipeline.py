@@ -6,9 +6,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -46,7 +46,10 @@ if TYPE_CHECKING:
     from headrace.pipelines.running import Runner
     from headrace.pipelines.server import Server
 
+_NewSession = Callable[[], AbstractContextManager["Runner"]]
 _RETRY_S = 1.0
+# Spark keeps the plans and queries of each round until the session ends, several megabytes.
+_ROUNDS_PER_SESSION = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -227,6 +230,13 @@ def _round(args: argparse.Namespace, runner: "Runner", request: "Request") -> "O
 @contextmanager
 def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
     """Start Spark or connect to it; yields the runner of the pipeline."""
+    with _sessions(args) as new_session, new_session() as runner:
+        yield runner
+
+
+@contextmanager
+def _sessions(args: argparse.Namespace) -> "Iterator[_NewSession]":
+    """Start Spark or find it; yields a function that opens a session with a runner."""
     from headrace.cli.pipeline_screen import screen
     from headrace.pipelines.formats import server_settings
     from headrace.pipelines.lock import run_lock
@@ -280,17 +290,23 @@ def _runner(args: argparse.Namespace) -> "Iterator[Runner]":
             from headrace.pipelines.running import RunFailed, Runner, session
 
             own = server.mark is not None
+
+            @contextmanager
+            def new_session() -> "Iterator[Runner]":
+                try:
+                    with (
+                        session(server.address, configuration, is_own_server=own) as spark,
+                        nullcontext() if own else recorded_session(project, server.address, spark),
+                    ):
+                        yield Runner(project, spark, configuration, server, show)
+                except RunFailed as failure:
+                    raise Failure(as_sentence(failure.message)) from failure
+
             if not own:
                 end_former_session(project, server.address)
+            show.say("Loading the definitions")
             try:
-                with (
-                    session(server.address, configuration, is_own_server=own) as spark,
-                    nullcontext() if own else recorded_session(project, server.address, spark),
-                ):
-                    show.say("Loading the definitions")
-                    yield Runner(project, spark, configuration, server, show)
-            except RunFailed as failure:
-                raise Failure(as_sentence(failure.message)) from failure
+                yield new_session
             finally:
                 if not remote:
                     show.say("Stopping Spark")
@@ -371,29 +387,31 @@ def _watch(args: argparse.Namespace, request: "Request") -> int:
     """Run rounds until Ctrl-C; the next one starts when a source has new data."""
     from dataclasses import replace
 
-    with _runner(args) as runner:
+    with _sessions(args) as new_session:
         from headrace.pipelines.news import Watcher
 
-        watcher, graph = Watcher(runner, args.interval or 0), None
-        for number in count(1):
-            watcher.begin(graph)
-            started = datetime.now(UTC)
-            try:
-                outcome = _round(args, runner, request)
-            except Failure as failure:
-                # The broker might return.
-                print(f"headrace: round {number}: {failure.message}", file=sys.stderr, flush=True)
-                report_failure(args, started, FAILED, failure.message, prints=False)
-                time.sleep(_RETRY_S)
-                continue
-            except KeyboardInterrupt:
-                report_failure(args, started, STOPPED, "interrupted", prints=False)
-                raise
-            request = replace(request, full_refresh=(), full_refresh_all=False)
-            graph = outcome.graph
-            report_round(args, number, outcome)
-            watcher.wait(outcome)
-    raise AssertionError
+        watcher, graph, numbers = Watcher(args.interval or 0), None, count(1)
+        while True:
+            with new_session() as runner:
+                for number in islice(numbers, _ROUNDS_PER_SESSION):
+                    watcher.begin(runner, graph)
+                    started = datetime.now(UTC)
+                    try:
+                        outcome = _round(args, runner, request)
+                    except Failure as failure:
+                        # The broker might return.
+                        message = failure.message
+                        print(f"headrace: round {number}: {message}", file=sys.stderr, flush=True)
+                        report_failure(args, started, FAILED, message, prints=False)
+                        time.sleep(_RETRY_S)
+                        continue
+                    except KeyboardInterrupt:
+                        report_failure(args, started, STOPPED, "interrupted", prints=False)
+                        raise
+                    request = replace(request, full_refresh=(), full_refresh_all=False)
+                    graph = outcome.graph
+                    report_round(args, number, outcome)
+                    watcher.wait(outcome)
 
 
 def _status(args: argparse.Namespace) -> int:

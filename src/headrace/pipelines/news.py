@@ -43,16 +43,16 @@ def is_observable(graph: Graph) -> bool:
 
 
 class Watcher:
-    def __init__(self, runner: Runner, interval_s: float = 0.0) -> None:
+    def __init__(self, interval_s: float = 0.0) -> None:
         """`interval_s` is the minimum time between the starts of two rounds."""
-        self._runner = runner
         self._interval_s = interval_s
         self._began_s = 0.0
         self._ends: Mapping[str, Offsets] = {}
         self._files: dict[Path, float] = {}
 
-    def begin(self, graph: Graph | None) -> None:
+    def begin(self, runner: Runner, graph: Graph | None) -> None:
         """Record the ends of the topics and the times of the files before a round."""
+        self._runner = runner
         self._began_s = time.monotonic()
         self._ends = {} if graph is None else self._runner.ends(graph)
         self._files = self._runner.file_times()

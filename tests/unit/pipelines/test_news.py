@@ -87,9 +87,9 @@ def seconds_until_a_round(
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     runner = QuietRunner(polls)
     monkeypatch.setattr(runner, "file_times", lambda: {Path("a.py"): now_s >= changes_at_s})
-    watcher = Watcher(cast(Runner, runner), interval_s)
+    watcher = Watcher(interval_s)
     of = graph(Node("topic mill", TOPIC), *nodes)
-    watcher.begin(of)
+    watcher.begin(cast(Runner, runner), of)
     now_s += round_s
     watcher.wait(Outcome("mill", False, datetime.now(UTC), of, state=state))
     return now_s
