@@ -158,22 +158,27 @@ class Watch:
 
     def memory(self) -> dict[int, float]:
         """The proportional set size (PSS) of each process, in MB."""
-        parents: dict[int, int] = {}
-        for directory in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                fields = (directory / "stat").read_text().rsplit(")", 1)[1].split()
-                parents[int(directory.name)] = int(fields[1])
-        own = {self._process.pid}
-        while more := {pid for pid, parent in parents.items() if parent in own} - own:
-            own |= more
-        return {pid: _pss_mb(pid) for pid in own}
+        return {pid: pss_mb(pid) for pid in tree(self._process.pid)}
 
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait(_STOP_TIMEOUT_S)
 
 
-def _pss_mb(pid: int) -> float:
+def tree(root: int) -> set[int]:
+    """A process and all processes that it started, directly or not."""
+    parents: dict[int, int] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (directory / "stat").read_text().rsplit(")", 1)[1].split()
+            parents[int(directory.name)] = int(fields[1])
+    own = {root}
+    while more := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= more
+    return own
+
+
+def pss_mb(pid: int) -> float:
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -181,7 +186,7 @@ def _pss_mb(pid: int) -> float:
     return 0.0
 
 
-def _is_java(pid: int) -> bool:
+def is_java(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
     return False
@@ -190,7 +195,7 @@ def _is_java(pid: int) -> bool:
 def _java_cpu_s(pids: Iterable[int]) -> float:
     """The processor time that Java has used since its start."""
     ticks = 0
-    for pid in filter(_is_java, pids):
+    for pid in filter(is_java, pids):
         with suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             ticks += int(fields[11]) + int(fields[12])
@@ -214,7 +219,7 @@ def measure(watch: Watch, warehouse: Path, minutes: int) -> list[Minute]:
         minute.rounds_s = [each["seconds"] for each in watch.rounds[known:]]
         memory = watch.memory()
         minute.processes, minute.pss_mb = len(memory), sum(memory.values())
-        minute.java_mb = sum(used for pid, used in memory.items() if _is_java(pid))
+        minute.java_mb = sum(used for pid, used in memory.items() if is_java(pid))
         now_s = _java_cpu_s(memory)
         minute.java_cpu_s, used_s = now_s - used_s, now_s
         minute.files = {name: len(table_files(warehouse / name)) for name in _TABLES}
