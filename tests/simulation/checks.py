@@ -93,7 +93,7 @@ class Checks:
         state = self._cluster.current_state(partition)
         if state is None:
             return
-        maximal = {*partition.isr, *(partition.proposed or ())}
+        maximal = {*partition.replicas.isr, *(partition.replicas.proposed or ())}
         # The controller alone renews the epoch of a member that restarted cleanly.
         if not set(state.isr) <= members(maximal):
             raise Violation(f"I9: {where}: {state.isr} is stored, {maximal} is considered")
@@ -113,7 +113,7 @@ class Checks:
         self._values_due = cluster.world.now + VALUES_S
         for broker, partition in cluster.replicas():
             state = cluster.current_state(partition)
-            if not partition.config.compacts or state is None or broker.broker is None:
+            if not partition.log.config.compacts or state is None or broker.broker is None:
                 continue
             if broker.files.open_max is not None:
                 continue  # This check opens files, too.
@@ -227,7 +227,7 @@ class Checks:
         for (topic, index), replicas in held.items():
             start = max(int(partition.log.log_start_offset) for _, partition in replicas)
             end = min(int(partition.high_watermark) for _, partition in replicas)
-            is_compacted = replicas[0][1].config.compacts
+            is_compacted = replicas[0][1].log.config.compacts
             contents = (_values if is_compacted else _digests)(replicas, start, end)
             if any(each != contents[replicas[0][0]] for each in contents.values()):
                 raise Violation(f"I8: the replicas of {topic}-{index} differ: {contents}")

@@ -211,9 +211,9 @@ class Cluster:
                 partition = leaders.get((name, index))
                 if (
                     partition is None
-                    or members(partition.isr) != {*state.replicas}
+                    or members(partition.replicas.isr) != {*state.replicas}
                     or {*state.isr} != {*state.replicas}
-                    or partition.proposed is not None
+                    or partition.replicas.proposed is not None
                 ):
                     return False
                 if is_final and partition.high_watermark != partition.log.log_end_offset:

@@ -55,7 +55,7 @@ def _others(cluster: Cluster, leader: Partition, loss: str) -> list[str]:
     """The processes that the leader is cut off from."""
     node_id = int(leader.node_id)
     names = [each.name for each in cluster.brokers if each.node_id != node_id]
-    followers = [f"broker-{node}" for node in leader.followers if node != node_id]
+    followers = [f"broker-{node}" for node in leader.replicas.followers if node != node_id]
     chosen = {
         "followers": followers,
         "one follower": followers[:1],

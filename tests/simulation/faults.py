@@ -271,7 +271,7 @@ def _cut_off(cluster: Cluster, where: TopicPartition, last: float) -> None:
     if leader is None:
         return
     log = leader.log
-    room = leader.config.segment_bytes - log.active().size
+    room = leader.log.config.segment_bytes - log.active().size
     is_at_end = leader.high_watermark == log.log_end_offset and int(room) in _ROOM_BYTES
     broker = cluster.brokers[int(leader.node_id) - 1]
     # The next cleaning begins soon, and has the segment that is full now.

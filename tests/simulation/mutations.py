@@ -76,7 +76,7 @@ MUTATIONS = (
     Mutation(
         "B5",
         "a smaller ISR applies before the store has accepted it",
-        "headrace/replication/partition.py",
+        "headrace/replication/partition_replicas.py",
         (
             (
                 "        self.proposed = isr\n        self._update_membership()\n",
@@ -94,7 +94,7 @@ MUTATIONS = (
             (
                 "        if unknown:\n",
                 "        for each in unknown:\n"
-                "            each.partition.withdraw()\n"
+                "            each.partition.replicas.withdraw()\n"
                 "        if unknown:\n",
             ),
         ),
@@ -140,7 +140,8 @@ MUTATIONS = (
         "headrace/replication/partition.py",
         (
             (
-                "        if not self.is_leader or self.has_elr or self.is_under_min_isr():\n",
+                "        if not self.is_leader or self.replicas.has_elr"
+                " or self.is_under_min_isr():\n",
                 "        if not self.is_leader:\n",
             ),
         ),

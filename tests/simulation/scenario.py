@@ -228,8 +228,8 @@ class _Run:
             log = partition.log
             lines.append(
                 f"{broker.name} {partition.topic}-{partition.index}: leads={partition.is_leader} "
-                f"epoch={partition.leader_epoch} isr={partition.isr} "
-                f"proposed={partition.proposed} start={log.log_start_offset} "
+                f"epoch={partition.leader_epoch} isr={partition.replicas.isr} "
+                f"proposed={partition.replicas.proposed} start={log.log_start_offset} "
                 f"high_watermark={partition.high_watermark} end={log.log_end_offset} "
                 f"offline={log.is_offline}"
             )

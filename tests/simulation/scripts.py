@@ -282,7 +282,7 @@ def _refill(cluster: Cluster) -> str:
         if not broker.is_compaction_idle():
             cluster.hush(0.05)
             return False
-        room = int(leader.config.segment_bytes - log.active().size)
+        room = int(leader.log.config.segment_bytes - log.active().size)
         if leader.high_watermark != log.log_end_offset or room not in ROOM_BYTES:
             return False
         for other in (*others, ZOOKEEPER):

@@ -69,7 +69,7 @@ def test_an_index_that_is_full_ends_a_segment() -> None:
     before = records(log)
     clean(log, NOW_MS)
     assert 3 < len(log.segments.all) < 20
-    assert all(segment.index_size <= 200 for segment in log.segments.all)
+    assert all(segment.index_file.size <= 200 for segment in log.segments.all)
     assert records(log) == before
 
 

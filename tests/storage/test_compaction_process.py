@@ -177,7 +177,7 @@ def test_compaction_continues_after_an_index_that_cannot_be_rebuilt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs, log, expected = written(tmp_path)
-    (first, *_) = (segment for segment in log.segments.all if segment.aborted_size > 0)
+    (first, *_) = (segment for segment in log.segments.all if segment.aborted_file.size > 0)
     for segment in log.segments.all[:-1]:
         segment.close()
     damage(first.stem + ".txnindex", 5)
@@ -205,7 +205,7 @@ def test_a_damaged_index_of_aborted_transactions_is_rebuilt_and_then_the_log_is_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs, log, expected = written(tmp_path)
-    (first, *_) = (segment for segment in log.segments.all if segment.aborted_size > 0)
+    (first, *_) = (segment for segment in log.segments.all if segment.aborted_file.size > 0)
     for segment in log.segments.all[:-1]:
         segment.close()
     damage(first.stem + ".txnindex", 5)

@@ -138,3 +138,41 @@ def test_index_whose_rebuild_had_no_memory_is_rebuilt_again() -> None:
     with pytest.raises(MemoryError):
         segment.reindex()
     assert list(segment.index().offsets) == expected
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_failed_allocation_at_the_first_append_after_a_start_keeps_all_records() -> None:
+    """The first append loads the indexes of the active segment."""
+    config = topic_config(index_interval_bytes=100)
+    failed = 0
+    for allocation in range(100_000):
+        files = SimulatedFiles()
+        log = open_log(files, config)
+        for each in "abcdefgh":
+            log.stage(batch(each * 50), 0, NOW_MS)
+            log.write(NOW_MS)
+        log.close(NOW_MS)
+        log = open_log(files, config)
+        added = batch("i" * 50)
+        is_staged = False
+        _testcapi.set_nomemory(allocation, allocation + 1)
+        try:
+            log.stage(added, 0, NOW_MS)
+            is_staged = True
+        except (ApiError, MemoryError, RuntimeError):
+            pass
+        finally:
+            _testcapi.remove_mem_hooks()
+        failed += not is_staged
+        with suppress(ApiError):
+            log.write(NOW_MS)
+        if not log.is_offline:
+            log.stage(batch("j" * 50), 0, NOW_MS)
+            log.write(NOW_MS)
+            log.assert_invariants()
+        found = "".join(each[0] for each in values(log))
+        assert re.fullmatch("abcdefghi?j?", found), (allocation, found)
+        assert answers(open_log(files.killed(), config))["bytes"] == answers(log)["bytes"]
+        if is_staged and failed:
+            break
+    assert failed > 5, failed

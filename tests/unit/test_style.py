@@ -17,12 +17,6 @@ FUNCTION_LINES_MAX = 80
 PARAMETERS_MAX = 8
 """Positional parameters, besides `self`."""
 ATTRIBUTES_MAX = 25
-MORE_ATTRIBUTES = {
-    "Log": 37,
-    "Partition": 34,
-    "Segment": 34,
-}
-"""Classes above the limit. A number must not rise, and falls with the class."""
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
 PURE_ROOMS = {"model", "wire", "record", "config", "security"}
 # The client is a pure core; these modules use sockets and files.
@@ -137,9 +131,7 @@ def test_a_class_has_few_attributes() -> None:
             if isinstance(node, ast.ClassDef):
                 # Several classes can have the same name.
                 counts[node.name] = max(counts.get(node.name, 0), len(_attributes(node)))
-    above = {name: count for name, count in counts.items() if count > ATTRIBUTES_MAX}
-    assert above.keys() <= MORE_ATTRIBUTES.keys()
-    assert {name: n for name, n in above.items() if n > MORE_ATTRIBUTES[name]} == {}
+    assert {name: count for name, count in counts.items() if count > ATTRIBUTES_MAX} == {}
 
 
 def _positional_count(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -84,7 +84,7 @@ def _start(
             message = f"Cannot delete records: {topic} is internal."
             return ApiError(ErrorCode.INVALID_TOPIC, message)
         partition = leader_partition(broker, topic, part["partition_index"])
-        if not partition.config.deletes:
+        if not partition.log.config.deletes:
             message = f"Cannot delete records: cleanup.policy of {topic} lacks 'delete'."
             return ApiError(ErrorCode.POLICY_VIOLATION, message)
         start_offset = partition.log.delete_records(part["offset"], partition.high_watermark)

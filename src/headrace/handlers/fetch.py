@@ -453,7 +453,7 @@ class FetchHandler:
         if self.choose is None or not request.rack or partition.leader_id < 0:
             return False
         is_member = False
-        for node_id, _ in partition.isr:
+        for node_id, _ in partition.replicas.isr:
             is_member = is_member or node_id == partition.node_id
         return is_member and not self.appends.may_be_stale()
 

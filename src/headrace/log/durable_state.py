@@ -30,6 +30,7 @@ class DurableState:
         self.synced_offset: i64 = state.recovery_point
         self.synced_ms: i64 = 0
         """When the log was last synced, or last had nothing to sync. flush.ms begins here."""
+        self._flush_messages: i64 = 0
         self.target_start_offset: i64 = state.log_start_offset
         """The log start offset after the next checkpoint."""
         self.snapshots: list[int] = state.snapshots
@@ -59,6 +60,15 @@ class DurableState:
         """The replacement of segments by a compacted one that is in progress, or has failed."""
 
     # Requests for a job
+
+    def set_flush_messages(self, count: i64) -> None:
+        """Request a job when so many records are not synced."""
+        self._flush_messages = count
+
+    def written(self, end_offset: i64) -> None:
+        """The file has all records before this offset."""
+        if end_offset - self.synced_offset >= self._flush_messages:
+            self.is_job_requested = True
 
     def request_job(self) -> None:
         self.is_job_requested = True

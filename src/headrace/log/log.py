@@ -20,17 +20,20 @@ from uuid import UUID
 from mypy_extensions import i64
 
 from headrace.config.topic import TopicConfig
-from headrace.env.files import Bytes, Files
+from headrace.env.files import Files
 from headrace.log import errors, reading, timestamps
+from headrace.log.active_segment import ActiveSegment
 from headrace.log.durable_state import DurableState
 from headrace.log.epochs import EpochCache
 from headrace.log.file import FileSlice, LogFile, OpenSegments
 from headrace.log.page_drops import PageDrops
 from headrace.log.producers import ProducerTable
 from headrace.log.recovery import replay
+from headrace.log.roll_rules import RollRules
 from headrace.log.segment import RELATIVE_OFFSET_MAX, Segment
 from headrace.log.segment_list import SegmentList
-from headrace.log.state import LogSettings, LogState, segment_ms
+from headrace.log.staged_batches import StagedBatches
+from headrace.log.state import LogSettings, LogState
 from headrace.log.transactions import AbortedTransaction, read_end_marker
 from headrace.log.upkeep import closing, durability, retention, truncation
 from headrace.log.upkeep.jobs import PASSING, LogJob
@@ -41,7 +44,6 @@ from headrace.record.batch import PREFIX_SIZE, Batch
 
 _COPY_BYTES_MAX: Final = 8192
 """Up to this size, copying a batch is cheaper than a memoryview of it."""
-_RECENT_POSITIONS_MAX: Final = 256
 
 
 @final
@@ -67,49 +69,44 @@ class Log:
         self.epochs: EpochCache = state.epochs
         self.segments: SegmentList = SegmentList(state.segments)
         self.durable: DurableState = DurableState(state)
-        self.page_drops: PageDrops = PageDrops()
+        self.page_drops: PageDrops = PageDrops(settings)
         self.producer_expiry: ProducerExpiry = ProducerExpiry()
         self.log_start_offset: i64 = state.log_start_offset
         self.log_end_offset: i64 = state.log_end_offset
         """The offset of the next batch. Staged batches are below it."""
-        self.offline_reason: str = state.offline_reason
-        """Why the log is offline, for clients; empty if its disk has failed."""
         self.written_end_offset: i64 = state.log_end_offset
         """The end offset of the batches that are in the file. Staged batches are above it."""
         self.first_dirty_offset: i64 = state.log_start_offset
         """Compaction has processed all records before this offset."""
-        self.has_staged: bool = False
-        self.is_offline: bool = bool(state.offline_reason)
         self.is_closed: bool = False
         self.truncation_count: i64 = 0
         self._has_roll_failed: bool = False
-        self._staged: list[Bytes] = []
-        """The bytes of all staged batches, in order."""
-        self._staged_error: ApiError | None = None
-        """The error that dropped staged batches. The next `write` raises it."""
-        self._epochs_before: list[tuple[int, int]] | None = None
-        """The leader epochs before the staged batches, if these began an epoch."""
-        self._recent_positions: dict[int, int] = {}
-        """The positions in the active segment at which recent writes began, by offset.
-
-        A consumer that reads at the end of the log needs no look-up in the index.
-        """
-        self._active: Segment = state.segments[-1]
-        self.written_size: i64 = self._active.size
-        """The number of bytes of the active segment that are in its file."""
         self.leader_epoch: i64 = state.epochs.latest()
-        self._has_active_indexes: bool = False
-        """Whether the indexes of the active segment are in memory, and stay there."""
-        self._drop_step_bytes: i64 = settings.drop_behind_step_bytes
-        # Copies of settings, for the hot path.
-        self._segment_bytes: i64 = 0
-        self._segment_ms: i64 = 0
-        """segment.ms of the active segment, minus its jitter."""
-        self._index_interval_bytes: i64 = 0
-        self._index_bytes_max: i64 = 0
-        self._flush_messages: i64 = 0
+        self._staged: StagedBatches = StagedBatches()
+        self._active: ActiveSegment = ActiveSegment(state.segments[-1])
+        self._offline_reason: str | None = state.offline_reason or None
+        """Why the log is offline; empty if its disk has failed, None if the log is not offline."""
         self.config: TopicConfig = config
-        self.set_config(config)
+        self._roll_rules: RollRules = self._new_roll_rules(config, self._active.segment)
+        self.durable.set_flush_messages(config.flush_messages)
+
+    @property
+    def has_staged(self) -> bool:
+        return self._staged.need_write()
+
+    @property
+    def written_size(self) -> i64:
+        """The number of bytes of the active segment that are in its file."""
+        return self._active.written_size
+
+    @property
+    def is_offline(self) -> bool:
+        return self._offline_reason is not None
+
+    @property
+    def offline_reason(self) -> str:
+        """Why the log is offline, for clients; empty if its disk has failed."""
+        return self._offline_reason or ""
 
     # Appending
 
@@ -136,8 +133,7 @@ class Log:
         if batch.base_sequence >= 0:
             known = producers.duplicate_of(batch)
             if known is not None:
-                if self.is_offline or self._staged_error is not None:
-                    raise self._append_error()
+                self._check_appendable()
                 batch.max_timestamp = known.timestamp
                 return known.last_offset - known.last_offset_delta
         producers.check(batch)
@@ -164,36 +160,28 @@ class Log:
     def _stage_at(
         self, batch: Batch, base_offset: i64, leader_epoch: i64, now_ms: i64, is_replica: bool
     ) -> None:
-        if self.is_offline or self._staged_error is not None:
-            raise self._append_error()
-        if not self._has_active_indexes:
+        self._check_appendable()
+        if not self._active.has_indexes:
             self._load_active_indexes()
         size = batch.end - batch.start
         last_offset = base_offset + batch.last_offset_delta
         timestamp = batch.max_timestamp
-        segment = self._active
-        position = segment.size
-        if (
-            position + size > self._segment_bytes
-            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-            or (
-                segment.bytes_since_index > self._index_interval_bytes
-                and not segment.has_space_for_entry(self._index_bytes_max)
-            )
-            or (position > 0 and self._is_old(segment, timestamp, now_ms))
-        ):
-            if size > self._segment_bytes and not is_replica:
-                raise errors.larger_than_segment(size, self._segment_bytes)
+        segment = self._active.segment
+        rules = self._roll_rules
+        if rules.is_full(segment, size, last_offset, timestamp, now_ms):
+            if size > rules.segment_bytes and not is_replica:
+                raise errors.larger_than_segment(size, rules.segment_bytes)
             self._roll_for(base_offset, last_offset, now_ms)
-            segment = self._active
-            position = segment.size
+            segment = self._active.segment
+            rules = self._roll_rules
+        position = segment.size
         if leader_epoch != self.leader_epoch:
             self._begin_leader_epoch(leader_epoch, max(base_offset, self.log_start_offset))
         if position == 0:
             segment.set_first_timestamp(timestamp, now_ms)
-        segment.index_batch(position, size, last_offset, timestamp, self._index_interval_bytes)
+        segment.index_batch(position, size, last_offset, timestamp, rules.index_interval_bytes)
         segment.size = position + size
-        staged = self._staged
+        staged = self._staged.pieces
         staged.append(batch.prefix(base_offset, leader_epoch))
         start = batch.start + PREFIX_SIZE
         if size <= _COPY_BYTES_MAX:
@@ -201,11 +189,10 @@ class Log:
         else:
             staged.append(memoryview(batch.frame)[start : batch.end])
         self.log_end_offset = last_offset + 1
-        self.has_staged = True
 
     def _load_active_indexes(self) -> None:
         """Load the indexes of the active segment, which start-up does not load."""
-        active = self._active
+        active = self._active.segment
         try:
             active.index()
             active.time_index()
@@ -216,16 +203,7 @@ class Log:
         # From now on they stay in memory: a write must not fail because they cannot be read.
         active.indexes_on_disk = False
         active.save_state()
-        self._has_active_indexes = True
-
-    def _is_old(self, segment: Segment, timestamp: i64, now_ms: i64) -> bool:
-        """Whether segment.ms has passed from the segment's first batch to a new timestamp.
-
-        If the timestamp of the first batch is unknown, the age of the file applies.
-        """
-        if segment.first_timestamp >= 0:
-            return timestamp - segment.first_timestamp > self._segment_ms
-        return now_ms - segment.created_ms > self._segment_ms
+        self._active.has_indexes = True
 
     def _stage_marker(
         self, batch: Batch, base_offset: i64, leader_epoch: i64, now_ms: i64, is_replica: bool
@@ -237,59 +215,50 @@ class Log:
         if marker is not None:
             aborted = self.producers.apply_marker(batch, base_offset, marker)
             if aborted is not None:
-                self._active.add_aborted(aborted)
+                self._active.segment.add_aborted(aborted)
 
     def _begin_leader_epoch(self, leader_epoch: i64, offset: i64) -> None:
-        if self._epochs_before is None:
-            self._epochs_before = self.epochs.entries()
+        if self._staged.epochs_before is None:
+            self._staged.epochs_before = self.epochs.entries()
         if not self.epochs.assign(leader_epoch, offset):
             raise errors.epoch_has_ended(leader_epoch, self.epochs.latest())
         self.leader_epoch = leader_epoch
 
     def write(self, now_ms: i64) -> None:
-        """Append all staged batches. If this raises, none of the batches in `_staged` is appended.
+        """Append all staged batches. If this raises, none of the staged batches is appended.
 
         Batches that were staged before a roll are already in the log. `log_end_offset` is correct
         in each case.
         """
-        if self._staged_error is not None:
-            staged_error = self._staged_error
-            self._staged_error = None
-            self.has_staged = False
+        staged = self._staged
+        staged_error = staged.take_error()
+        if staged_error is not None:
             raise staged_error
-        if not self.has_staged:
+        if not staged.pieces:
             return
-        segment = self._active
+        active = self._active
+        segment = active.segment
         file = segment.file
         try:
             if file is None:
                 file = segment.open()
-            recent_positions = self._recent_positions
-            if len(recent_positions) >= _RECENT_POSITIONS_MAX:
-                recent_positions.clear()
-            recent_positions[self.written_end_offset] = self.written_size
-            self.files.append(file.fd, self._staged)
+            active.add_position(self.written_end_offset)
+            self.files.append(file.fd, staged.pieces)
         except OSError as error:
             raise self._undo_staged(error, file) from None
         except MemoryError:
             raise self._undo_staged(None, file) from None
-        self._staged.clear()
-        self.has_staged = False
-        self._epochs_before = None
-        self.written_size = segment.size
+        staged.pieces.clear()
+        staged.epochs_before = None
         self.written_end_offset = self.log_end_offset
-        segment.appended_ms = now_ms
-        segment.is_recently_used = True
         try:
-            segment.save_state()
+            active.written(now_ms)
             self.producers.commit()
         except MemoryError:
-            self.is_offline = True
+            self._set_offline()
             raise
-        if (
-            self.written_end_offset - self.durable.synced_offset >= self._flush_messages
-            or self.written_size - self.page_drops.position >= self._drop_step_bytes
-        ):
+        self.durable.written(self.written_end_offset)
+        if self.page_drops.is_due(active.written_size):
             self.durable.request_job()
 
     def _undo_staged(self, error: OSError | None, file: LogFile | None) -> ApiError:
@@ -297,26 +266,25 @@ class Log:
 
         The cause is `error`; None if no memory is left. Returns the error for clients.
         """
-        segment = self._active
-        is_offline = self.is_offline
-        self.is_offline = True  # If no memory is left for the next steps, the log stays offline.
-        self._staged.clear()
-        self.has_staged = False
+        active = self._active
+        offline_reason = self._offline_reason
+        self._set_offline()  # If no memory is left for the next steps, the log stays offline.
+        self._staged.pieces.clear()
         self.log_end_offset = self.written_end_offset
         self.producers.undo(self.written_end_offset)
-        if self._epochs_before is not None:
-            self.epochs = EpochCache(self._epochs_before)
-            self._epochs_before = None
+        if self._staged.epochs_before is not None:
+            self.epochs = EpochCache(self._staged.epochs_before)
+            self._staged.epochs_before = None
             self.leader_epoch = self.epochs.latest()
-        segment.restore_state()
+        active.segment.restore_state()
         try:
             if file is not None:
-                self.files.truncate(file.fd, self.written_size)
+                self.files.truncate(file.fd, active.written_size)
         except OSError as truncate_error:
-            self.is_offline = is_offline
+            self._offline_reason = offline_reason
             self.go_offline(truncate_error)
         else:
-            self.is_offline = is_offline
+            self._offline_reason = offline_reason
         error = error or errors.no_memory()
         if error.errno in PASSING:
             self.settings.rejected(self.partition, error)
@@ -327,26 +295,33 @@ class Log:
     def _drop_staged(self, end_offset: i64) -> ApiError:
         """Drop all staged batches: no memory was left for the batch at this end of the log."""
         try:
-            error = self._undo_staged(None, self._active.file)
+            error = self._undo_staged(None, self._active.segment.file)
         except MemoryError:
-            self.is_offline = True
+            self._set_offline()
             raise
         if self.written_end_offset < end_offset:
             # Earlier batches were dropped as well. So `write` must raise.
-            self._staged_error = error
-            self.has_staged = True
+            self._staged.error = error
         return error
 
     def go_offline(self, error: OSError, reason: str = "") -> None:
         """Reject appends until a restart. `reason` is for clients, if it is not a failed disk."""
-        self.offline_reason = reason or self.offline_reason
-        if not self.is_offline:
-            self.is_offline = True
+        was_online = self._offline_reason is None
+        self._offline_reason = reason or self.offline_reason
+        if was_online:
             self.settings.failed(self.partition, error)
 
-    def _append_error(self) -> ApiError:
-        """Why the log accepts no batch."""
-        return self._staged_error or errors.offline(self.partition, self.offline_reason)
+    def _set_offline(self) -> None:
+        """Reject appends until a restart, without a report. Needs no memory."""
+        if self._offline_reason is None:
+            self._offline_reason = ""
+
+    def _check_appendable(self) -> None:
+        """Raise the reason if the log accepts no batch."""
+        if self._staged.error is not None:
+            raise self._staged.error
+        if self._offline_reason is not None:
+            raise errors.offline(self.partition, self._offline_reason)
 
     # Rolling
 
@@ -354,9 +329,9 @@ class Log:
         """Seal the active segment and begin a new one at the end of the log."""
         if self.has_staged:
             self.write(now_ms)
-        if self._active.size == 0:
+        if self._active.segment.size == 0:
             return
-        if not self._has_active_indexes:
+        if not self._active.has_indexes:
             self._load_active_indexes()
         segment = Segment(self.files, self.open_segments, self.path, self.log_end_offset, now_ms)
         producers = dict(self.producers.entries)
@@ -370,14 +345,14 @@ class Log:
             else:
                 self.go_offline(error)
             raise errors.not_written(self.partition, error) from None
-        sealed = self._active
+        sealed = self._active.segment
         try:
             sealed.seal()
             self.durable.segment_sealed(sealed, self.log_end_offset, producers)
             self.segments.append(segment)
             self._set_active(segment)
         except MemoryError:
-            self.is_offline = True
+            self._set_offline()
             raise
 
     def _roll_for(self, base_offset: i64, last_offset: i64, now_ms: i64) -> None:
@@ -389,10 +364,9 @@ class Log:
             if self.log_end_offset != end_offset:
                 # The roll failed to write batches that were staged before this one, and dropped
                 # them. So `write` must raise.
-                self._staged_error = error
-                self.has_staged = True
+                self._staged.error = error
             raise
-        if last_offset - self._active.base_offset > RELATIVE_OFFSET_MAX:
+        if last_offset - self._active.segment.base_offset > RELATIVE_OFFSET_MAX:
             # The offsets have a gap of 2^31, as in the log of a compacted leader. The new segment
             # begins after the gap. Recovery must not treat the gap as a lost segment, so everything
             # before it is made durable now.
@@ -400,12 +374,12 @@ class Log:
 
     def _set_active(self, segment: Segment) -> None:
         """Use this segment for appends."""
-        self.page_drops.roll(self._active.file)
-        self.written_size = segment.size
-        self._active = segment
-        self._recent_positions.clear()
+        active = ActiveSegment(segment)
+        rules = self._new_roll_rules(self.config, segment)
+        self.page_drops.roll(self._active.segment.file)
+        self._active = active
+        self._roll_rules = rules
         self._load_active_indexes()
-        self._segment_ms = segment_ms(self.config, self.partition, segment.base_offset)
 
     # Reading
 
@@ -428,15 +402,16 @@ class Log:
             end = offset_end
         if offset >= end:
             return None
-        segment = self._active
+        active = self._active
+        segment = active.segment
         if offset < segment.base_offset:
             return reading.read_sealed(self, offset, size_max, end, at_least_one, wait)
-        end_position = self.written_size
+        end_position = active.written_size
         if end < self.written_end_offset:
-            end_position = self._recent_positions.get(end, -1)
+            end_position = active.position_of(end)
             if end_position < 0:
-                end_position, _ = segment.locate(end, self.written_size, wait)
-        position: i64 = self._recent_positions.get(offset, -1)
+                end_position, _ = segment.locate(end, active.written_size, wait)
+        position: i64 = active.position_of(offset)
         if position >= 0:
             file = segment.file
             if file is None:
@@ -461,10 +436,10 @@ class Log:
         return first if first > self.log_start_offset else self.log_start_offset
 
     def size_bytes(self) -> int:
-        return self.segments.sealed_bytes + self.written_size
+        return self.segments.sealed_bytes + self._active.written_size
 
     def active(self) -> Segment:
-        return self._active
+        return self._active.segment
 
     # Changes for upkeep, truncation and compaction
 
@@ -514,7 +489,7 @@ class Log:
     def abandon(self) -> None:
         """Close the log without a checkpoint, because its partition is deleted."""
         self.is_closed = True
-        self.is_offline = True
+        self._set_offline()
         if self.durable.job is not None:
             self.durable.job.cancel()
 
@@ -523,11 +498,11 @@ class Log:
     def set_config(self, config: TopicConfig) -> None:
         """Apply new settings, beginning with the next batch."""
         self.config = config
-        self._segment_bytes = config.segment_bytes
-        self._index_interval_bytes = config.index_interval_bytes
-        self._index_bytes_max = config.segment_index_bytes
-        self._flush_messages = config.flush_messages
-        self._segment_ms = segment_ms(config, self.partition, self._active.base_offset)
+        self.durable.set_flush_messages(config.flush_messages)
+        self._roll_rules = self._new_roll_rules(config, self._active.segment)
+
+    def _new_roll_rules(self, config: TopicConfig, active: Segment) -> RollRules:
+        return RollRules(config, self.partition, active.base_offset)
 
     # Operations of other modules
 
@@ -591,9 +566,9 @@ class Log:
         start: i64 = self.log_start_offset
         assert start <= self.log_end_offset, f"L2: {start} is above {self.log_end_offset}"
         assert self.has_staged or offsets[2] == offsets[3], f"L3: nothing is staged: {offsets}"
-        assert self.has_staged or not self._staged, "L3: staged bytes remain after a write"
-        assert self._active is self.segments.all[-1], "L4: the active segment is not the last one"
-        assert self.written_size <= self._active.size, f"L3: {self.written_size} bytes are written"
+        active = self._active.segment
+        assert active is self.segments.all[-1], "L4: the active segment is not the last one"
+        assert self.written_size <= active.size, f"L3: {self.written_size} bytes are written"
         self.segments.assert_invariants()
         self.epochs.assert_invariants()
         assert self.leader_epoch == self.epochs.latest(), f"L5: {self.leader_epoch} is not latest"

@@ -15,7 +15,8 @@ from headrace.log.state import LogSettings
 
 @final
 class PageDrops:
-    def __init__(self) -> None:
+    def __init__(self, settings: LogSettings) -> None:
+        self._step_bytes: i64 = settings.drop_behind_step_bytes
         self.position: i64 = 0
         """The start of the current step, in the active segment."""
         self._started_ms: i64 = 0
@@ -24,12 +25,16 @@ class PageDrops:
         self._former_file: LogFile | None = None
         """The former active file, whose remaining pages are dropped after the next step."""
 
+    def is_due(self, written_size: i64) -> bool:
+        """Whether the current step is complete."""
+        return written_size - self.position >= self._step_bytes
+
     def end_step(self, written_size: i64, now_ms: i64, settings: LogSettings) -> bool:
         """End the step, if it is complete. Returns whether to drop pages.
 
         Pages of a slowly written log stay, because they displace few others.
         """
-        if written_size - self.position < settings.drop_behind_step_bytes:
+        if not self.is_due(written_size):
             return False
         is_fast = 0 <= now_ms - self._started_ms <= settings.drop_behind_ms_max
         self._started_ms = now_ms

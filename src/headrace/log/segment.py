@@ -17,7 +17,9 @@ from mypy_extensions import i64
 from headrace.env.files import Files
 from headrace.log.file import LogFile, NotCached, OpenSegments
 from headrace.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.log.index_file import NO_INDEX_FILE, IndexFile, index_file_of
 from headrace.log.scan import BatchWalk
+from headrace.log.segment_mark import SegmentMark
 from headrace.log.transactions import (
     ENTRY_SIZE,
     AbortedTransaction,
@@ -25,7 +27,7 @@ from headrace.log.transactions import (
     encode_aborted,
 )
 from headrace.model.errors import ApiError, ErrorCode
-from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD, NO_TIMESTAMP, crc32c
+from headrace.record.batch import HEADER_SIZE, LENGTH_OVERHEAD, NO_TIMESTAMP
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -44,25 +46,17 @@ class Segment:
         "_aborted",
         "_files",
         "_index",
+        "_mark",
         "_open_segments",
-        "_saved_aborted",
-        "_saved_index",
-        "_saved_largest",
-        "_saved_largest_offset",
-        "_saved_since_index",
-        "_saved_size",
-        "_saved_time_index",
         "_time_index",
-        "aborted_crc",
-        "aborted_size",
+        "aborted_file",
         "appended_ms",
         "base_offset",
         "bytes_since_index",
         "created_ms",
         "file",
         "first_timestamp",
-        "index_crc",
-        "index_size",
+        "index_file",
         "indexes_on_disk",
         "is_name_synced",
         "is_recently_used",
@@ -73,8 +67,7 @@ class Segment:
         "size",
         "stem",
         "suffix",
-        "time_index_crc",
-        "time_index_size",
+        "time_index_file",
     )
 
     def __init__(
@@ -117,21 +110,11 @@ class Segment:
         self._aborted: list[AbortedTransaction] | None = None
         self.indexes_on_disk: bool = False
         """Whether the index files are up to date, so that the indexes can be loaded from them."""
-        # Sizes and checksums of the index files.
-        self.index_size: i64 = 0
-        self.index_crc: i64 = 0
-        self.time_index_size: i64 = 0
-        self.time_index_crc: i64 = 0
-        self.aborted_size: i64 = 0
-        self.aborted_crc: i64 = 0
-        # The state that `restore_state` restores.
-        self._saved_size: i64 = 0
-        self._saved_index: i64 = 0
-        self._saved_time_index: i64 = 0
-        self._saved_since_index: i64 = 0
-        self._saved_largest: i64 = NO_TIMESTAMP
-        self._saved_largest_offset: i64 = base_offset
-        self._saved_aborted: i64 = 0
+        self.index_file: IndexFile = NO_INDEX_FILE
+        self.time_index_file: IndexFile = NO_INDEX_FILE
+        self.aborted_file: IndexFile = NO_INDEX_FILE
+        self._mark: SegmentMark | None = None
+        """The state that `restore_state` restores; None before the first use for appends."""
 
     def path(self, kind: str) -> str:
         """The path of one of its files. `kind` is one of `SUFFIXES`."""
@@ -224,33 +207,40 @@ class Segment:
 
     def save_state(self) -> None:
         """Save the state for `restore_state`. All batches up to here are in the file."""
-        self._saved_size = self.size
-        self._saved_index = len(self.index().offsets)
-        self._saved_time_index = len(self.time_index().offsets)
-        self._saved_since_index = self.bytes_since_index
-        self._saved_largest = self.largest_timestamp
-        self._saved_largest_offset = self.largest_timestamp_offset
+        mark = self._mark
+        if mark is None:
+            mark = SegmentMark()
+        mark.size = self.size
+        mark.index_length = len(self.index().offsets)
+        mark.time_index_length = len(self.time_index().offsets)
+        mark.bytes_since_index = self.bytes_since_index
+        mark.largest_timestamp = self.largest_timestamp
+        mark.largest_timestamp_offset = self.largest_timestamp_offset
         if self._aborted is not None:
-            self._saved_aborted = len(self._aborted)
+            mark.aborted_count = len(self._aborted)
         else:
-            self._saved_aborted = self.aborted_size // ENTRY_SIZE
+            mark.aborted_count = self.aborted_file.size // ENTRY_SIZE
+        self._mark = mark
 
     def restore_state(self) -> None:
         """Remove the batches since the last call of `save_state`, but not from the file."""
-        self.size = self._saved_size
-        self.index().cut(self._saved_index)
-        self.time_index().cut(self._saved_time_index)
-        self.bytes_since_index = self._saved_since_index
-        self.largest_timestamp = self._saved_largest
-        self.largest_timestamp_offset = self._saved_largest_offset
+        mark = self._mark
+        if mark is None:
+            return  # No batch was staged in this segment.
+        self.size = mark.size
+        self.index().cut(mark.index_length)
+        self.time_index().cut(mark.time_index_length)
+        self.bytes_since_index = mark.bytes_since_index
+        self.largest_timestamp = mark.largest_timestamp
+        self.largest_timestamp_offset = mark.largest_timestamp_offset
         if self._aborted is not None:
-            del self._aborted[self._saved_aborted :]
+            del self._aborted[mark.aborted_count :]
 
     def index(self) -> OffsetIndex:
         """The offset index. Loads or rebuilds it if necessary."""
         index = self._index
         if index is None:
-            data = self._load(".index", self.index_size, self.index_crc)
+            data = self._load(".index", self.index_file)
             index = OffsetIndex.from_bytes(data) if data is not None else self.reindex()
             self._index = index
             self._open_segments.add(self)
@@ -260,7 +250,7 @@ class Segment:
         """The time index. Loads or rebuilds it if necessary."""
         index = self._time_index
         if index is None:
-            data = self._load(".timeindex", self.time_index_size, self.time_index_crc)
+            data = self._load(".timeindex", self.time_index_file)
             if data is None:
                 self.reindex()
                 index = self._time_index
@@ -274,10 +264,10 @@ class Segment:
         """The transactions with an abort marker in this segment; None if their index is damaged."""
         transactions = self._aborted
         if transactions is None:
-            if self.aborted_size == 0:
+            if self.aborted_file.size == 0:
                 transactions = []
             else:
-                data = self._load(".txnindex", self.aborted_size, self.aborted_crc)
+                data = self._load(".txnindex", self.aborted_file)
                 if data is None:
                     return None
                 transactions = decode_aborted(data)
@@ -295,7 +285,7 @@ class Segment:
         self._aborted = transactions
         self.indexes_on_disk = False
 
-    def _load(self, kind: str, size: i64, crc: i64) -> bytes | None:
+    def _load(self, kind: str, index_file: IndexFile) -> bytes | None:
         """Read an index file. None if its content is not that of the checkpoint."""
         path = self.stem + kind
         paths = [path, path + self.suffix] if self.suffix else [path]
@@ -304,7 +294,7 @@ class Segment:
                 data = self._files.read_file(paths.pop())
             except FileNotFoundError:
                 data = b""
-            if len(data) == size and crc32c(data) == crc:
+            if index_file.holds(data):
                 return data
         _LOG.warning("index is missing or damaged, rebuilding it: file=%s", path)
         return None
@@ -378,20 +368,16 @@ class Segment:
         """
         index = self.index().to_bytes()
         time_index = self.time_index().to_bytes()
-        self.index_size = len(index)
-        self.index_crc = crc32c(index)
-        self.time_index_size = len(time_index)
-        self.time_index_crc = crc32c(time_index)
+        self.index_file = index_file_of(index)
+        self.time_index_file = index_file_of(time_index)
         contents = [(self.path(".index"), index), (self.path(".timeindex"), time_index)]
         transactions = self._aborted
         if transactions:
             aborted = encode_aborted(transactions)
-            self.aborted_size = len(aborted)
-            self.aborted_crc = crc32c(aborted)
+            self.aborted_file = index_file_of(aborted)
             contents.append((self.path(".txnindex"), aborted))
         elif transactions is not None:
-            self.aborted_size = 0
-            self.aborted_crc = 0
+            self.aborted_file = NO_INDEX_FILE
         return contents
 
     def has_space_for_entry(self, index_bytes_max: i64) -> bool:
@@ -462,7 +448,7 @@ class Segment:
 
         Index files are read and written as a whole.
         """
-        if self.index_size == 0:
+        if self.index_file.size == 0:
             return True
         try:
             fd = self._files.open(self.stem + ".index")

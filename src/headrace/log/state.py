@@ -4,14 +4,12 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.config.topic import TopicConfig
 from headrace.log.epochs import EpochCache
 from headrace.log.errors import next_step
 from headrace.log.producers import PRODUCERS_MAX, ProducerEntry, ProducerTable
 from headrace.log.segment import Segment
 from headrace.log.upkeep.checkpoints import SegmentFacts
 from headrace.model.topics import TopicPartition
-from headrace.record.batch import crc32c
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,18 +54,6 @@ class LogSettings(NamedTuple):
     """Called once when a log goes offline because its disk has failed."""
     rejected: Report = report_rejection
     """Called when a write fails and the log stays online, for example on a full disk."""
-
-
-def segment_ms(config: TopicConfig, partition: TopicPartition, base_offset: int) -> int:
-    """segment.ms minus a jitter, so that logs do not begin segments simultaneously."""
-    limit_ms = config.segment_ms
-    if config.compacts:
-        # The active segment is not compacted, so it must be sealed within max.compaction.lag.ms.
-        limit_ms = min(limit_ms, config.max_compaction_lag_ms)
-    jitter_ms_max = min(config.segment_jitter_ms, limit_ms)
-    if jitter_ms_max <= 0:
-        return limit_ms
-    return limit_ms - crc32c(f"{partition} {base_offset}".encode()) % jitter_ms_max
 
 
 class LogState(NamedTuple):

@@ -90,7 +90,7 @@ class PartitionLog(CommitListener):
         if self.has_ended:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         offset = int(self._appends.append(self._partition, frame))
-        if self._partition.listeners.has_long_polls() or self._partition.followers:
+        if self._partition.listeners.has_long_polls() or self._partition.replicas.followers:
             # Waiting fetches must be woken. Outside of an iteration of the server, nothing else
             # does.
             asyncio.get_running_loop().call_soon(self._appends.send_responses)

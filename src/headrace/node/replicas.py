@@ -181,7 +181,7 @@ class Replicas:
                 # The coordinators receive this change next, and look up their partitions.
                 self._open(topic, index)
             else:
-                if partition.config is not config:
+                if partition.log.config is not config:
                     partition.configure(config)
                     # A lower min.insync.replicas can commit records.
                     self._appends.commit(partition)

@@ -122,8 +122,8 @@ class AppendQueue:
         if partition.log.durable.is_job_requested:
             self.start_job(partition)
         partition.update_sync_from()
-        if partition.followers:
-            partition.appended(end_offset_before, i64(int(self.clock.monotonic() * 1000)))
+        if partition.replicas.followers:
+            partition.replicas.appended(end_offset_before, i64(int(self.clock.monotonic() * 1000)))
         self.commit(partition)
 
     def commit(self, partition: Partition) -> None:

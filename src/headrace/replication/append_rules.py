@@ -33,6 +33,7 @@ class AppendRules:
         self.on_loop_bytes_max: i64 = decompressed_bytes_max
         if self.on_loop_bytes_max > DECOMPRESSED_ON_LOOP_BYTES_MAX:
             self.on_loop_bytes_max = DECOMPRESSED_ON_LOOP_BYTES_MAX
+        self.flush_messages: i64 = config.flush_messages
         self.min_insync_replicas: i64 = config.min_insync_replicas
         self.keys_required = config.compacts
         self.stamps_append_time = config.uses_log_append_time

@@ -41,7 +41,7 @@ class FetchTarget:
         """Whether the throttle applies: to a log that lags, but never to a member of the ISR."""
         partition = self.partition
         return (
-            partition.is_throttled_follower
+            partition.throttled.as_follower
             and partition.log.log_end_offset < self.leader_high_watermark
             and not self.is_member()
         )
@@ -49,4 +49,4 @@ class FetchTarget:
     def is_member(self) -> bool:
         """Whether this replica is in the ISR, by the image of this broker."""
         partition = self.partition
-        return any(member == partition.node_id for member, _ in partition.isr)
+        return any(member == partition.node_id for member, _ in partition.replicas.isr)

@@ -30,7 +30,8 @@ from headrace.model.cluster import ClusterImage
 from headrace.model.errors import ApiError, ErrorCode, error_name
 from headrace.model.topics import PartitionState
 from headrace.replication.append_queue import AppendQueue
-from headrace.replication.partition import Isr, Partition
+from headrace.replication.partition import Partition
+from headrace.replication.partition_replicas import Isr
 from headrace.replication.silence_machine import CHECK_S, Action, FollowerSilence
 from headrace.runtime.link import LinkBroken
 from headrace.wire.apis import ALTER_PARTITION
@@ -139,14 +140,14 @@ class IsrService:
             self._expect_fetches(now)
         if self.silence.check(self._image.brokers, now):
             for partition in self._partitions:
-                if partition.is_leader and partition.proposed is None:
+                if partition.is_leader and partition.replicas.proposed is None:
                     self._check_followers(partition, now)
         self._mark_isolated()
 
     def _expect_fetches(self, now: float) -> None:
         """Expect fetches of all members that records wait for."""
         waiting = [
-            each.isr
+            each.replicas.isr
             for each in self._partitions
             if each.is_leader and each.high_watermark < each.log.written_end_offset
         ]
@@ -160,9 +161,9 @@ class IsrService:
         action = self.silence.decide(
             key,
             int(partition.leader_epoch),
-            [member for member, _ in partition.isr if member != self._node_id],
-            len(partition.replicas),
-            min(int(partition.rules.min_insync_replicas), len(partition.replicas)),
+            [member for member, _ in partition.replicas.isr if member != self._node_id],
+            len(partition.replicas.assigned),
+            min(int(partition.rules.min_insync_replicas), len(partition.replicas.assigned)),
             now,
             is_waiting=_is_waiting(partition),
         )
@@ -187,7 +188,7 @@ class IsrService:
         isolated: dict[Partition, None] = {}
         if self.silence.is_isolated and self._appends.may_be_stale():
             for partition in self._partitions:
-                members = (member for member, _ in partition.isr)
+                members = (member for member, _ in partition.replicas.isr)
                 if partition.is_leader and not unreached.isdisjoint(members):
                     isolated[partition] = None
         for partition in self._isolated:
@@ -221,15 +222,15 @@ class IsrService:
             if not partition.is_leader or self._backing_off.get(partition, now_ms) > now_ms:
                 continue
             self._backing_off.pop(partition, None)
-            isr = partition.proposed or self._isr_without_this(partition, hands_over)
+            isr = partition.replicas.proposed or self._isr_without_this(partition, hands_over)
             if isr is None and is_shrinking:
                 isr = self._isr_without_silent(partition)
             if isr is None:
                 isr = partition.wanted_isr(now_ms, self.lag_ms_max, self._is_registered)
             if isr is None:
                 continue
-            if partition.proposed is None:
-                partition.propose(isr)
+            if partition.replicas.proposed is None:
+                partition.replicas.propose(isr)
             changes.append(
                 _IsrChange(
                     partition, isr, int(partition.leader_epoch), int(partition.partition_epoch)
@@ -241,13 +242,13 @@ class IsrService:
         """The ISR without this leader, if it must hand over and another member exists."""
         if partition.damaged_from < 0 and not hands_over:
             return None
-        return tuple(each for each in partition.isr if each[0] != self._node_id) or None
+        return tuple(each for each in partition.replicas.isr if each[0] != self._node_id) or None
 
     def _isr_without_silent(self, partition: Partition) -> Isr | None:
         """The ISR to request if followers are silent; None if all of them fetch again."""
         unreached = self.silence.unreached
-        isr = tuple(each for each in partition.isr if each[0] not in unreached)
-        return None if isr == partition.isr else isr
+        isr = tuple(each for each in partition.replicas.isr if each[0] not in unreached)
+        return None if isr == partition.replicas.isr else isr
 
     def _is_registered(self, node_id: int, epoch: int) -> bool:
         broker = self._image.brokers.get(node_id)
@@ -311,7 +312,10 @@ class IsrService:
         self._appends.update_time()
         for each in changes:
             partition = each.partition
-            if partition.proposed is not each.isr or partition.leader_epoch != each.leader_epoch:
+            if (
+                partition.replicas.proposed is not each.isr
+                or partition.leader_epoch != each.leader_epoch
+            ):
                 # A later state arrived first, perhaps without the requested change.
                 self._backoff(partition, _RETRY_MS_MAX)
                 continue
@@ -322,7 +326,7 @@ class IsrService:
                 self._backoff(partition, _RETRY_MS_MAX)
             elif entry["error_code"]:
                 rejected.setdefault(entry["error_code"], []).append(partition)
-                partition.withdraw()
+                partition.replicas.withdraw()
                 self._appends.commit(partition)
             else:
                 self._apply_accepted(each, entry)
@@ -340,13 +344,16 @@ class IsrService:
         state = PartitionState(
             entry["leader_id"],
             entry["leader_epoch"],
-            partition.replicas,
+            partition.replicas.assigned,
             tuple(entry["isr"]),
             entry["partition_epoch"],
             tuple(epochs[member] for member in entry["isr"]),
         )
-        if not partition.apply_accepted(state, self._now_ms()) and partition.proposed is change.isr:
-            partition.withdraw()
+        if (
+            not partition.apply_accepted(state, self._now_ms())
+            and partition.replicas.proposed is change.isr
+        ):
+            partition.replicas.withdraw()
         self._appends.commit(partition)
 
     def _start_backoff(self, rejected: dict[int, list[Partition]]) -> None:

@@ -180,7 +180,7 @@ class LeaderSessions:
     def _stop_listening(self, session: ReplicaSession, followed: SessionPartition) -> None:
         partition = self._find_partition(followed)
         if partition is not None:
-            follower = partition.followers.get(session.node_id)
+            follower = partition.replicas.followers.get(session.node_id)
             if follower is not None and follower.listener is followed:
                 follower.listener = None
                 self._notify_other_session(session, followed)
@@ -229,7 +229,7 @@ class LeaderSessions:
             or part.current_leader_epoch != partition.leader_epoch
         ):
             return
-        follower = partition.followers.get(node_id)
+        follower = partition.replicas.followers.get(node_id)
         if follower is None:
             return
         listener = follower.listener
@@ -410,7 +410,7 @@ class LeaderSessions:
         epoch: i64 = part.current_leader_epoch
         if epoch != partition.leader_epoch:
             raise ApiError(ErrorCode(int(epoch_error(part, partition))))
-        follower = partition.followers.get(node_id)
+        follower = partition.replicas.followers.get(node_id)
         if not partition.is_leader or follower is None:
             # If this leader does not track the replica yet, no change would wake its fetch.
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -425,7 +425,7 @@ class LeaderSessions:
         size_max: i64 = part.size_max if part.size_max < budget else budget
         if size_max <= 0 and not is_first:
             return DOES_NOT_FIT
-        is_throttled = partition.is_throttled_leader and not follower.is_in_maximal_isr()
+        is_throttled = partition.throttled.as_leader and not follower.is_in_maximal_isr()
         if is_throttled and part.fetch_offset < end_offset:
             left: i64 = self.throttle.left(self._now_ms()) - self.throttled_bytes
             if left <= 0:

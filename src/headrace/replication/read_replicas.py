@@ -20,7 +20,7 @@ class RackAwareReplicas:
             return LEADER
         in_rack = [
             follower
-            for follower in partition.followers.values()
+            for follower in partition.replicas.followers.values()
             if self._rack_of(follower.node_id) == consumer_rack and _can_serve(follower, offset)
         ]
         best = max(in_rack, key=_rank, default=None)

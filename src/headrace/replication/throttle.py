@@ -9,6 +9,8 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from headrace.config.topic import TopicConfig
+
 UNLIMITED: Final = 0x7FFFFFFFFFFFFFFF
 RATE_MAX: Final = 1 << 40
 """In bytes per second. A higher rate means no limit."""
@@ -19,6 +21,18 @@ _STEP_MS: Final = 100
 _CHECK_AGAIN_MS: Final = 1000
 """The longest wait until the next check."""
 _PASSED_MS_MAX: Final = 1_000_000
+
+
+@final
+class ThrottledRoles:
+    """Whether the settings of the topic list this replica."""
+
+    def __init__(self, config: TopicConfig, index: i64, node_id: i64) -> None:
+        names = {"*", f"{index}:{node_id}"}
+        self.as_leader = not names.isdisjoint(config.leader_replication_throttled_replicas)
+        """Whether the throttle applies to fetches from this replica."""
+        self.as_follower = not names.isdisjoint(config.follower_replication_throttled_replicas)
+        """Whether the throttle applies to fetches by this replica."""
 
 
 @final

@@ -37,6 +37,7 @@ Edit = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 @dataclass
 class FakeLog:
+    config: Any
     log_start_offset: int = 0
     is_offline: bool = False
     log_end_offset: int = 0
@@ -72,8 +73,7 @@ class FakePartition:
     topic: str
     index: int
     topic_id: UUID
-    config: Any
-    log: FakeLog = field(default_factory=FakeLog)
+    log: FakeLog
     leader_epoch: int = 0
     high_watermark: int = 0
     last_stable_offset: int = 0
@@ -148,7 +148,7 @@ class FakeController:
         self.image.put_topic(topic)
         config = self.config.topic_config(topic.configs)
         self.partitions[topic.name] = {
-            index: FakePartition(topic.name, index, topic.topic_id, config)
+            index: FakePartition(topic.name, index, topic.topic_id, FakeLog(config))
             for index in range(len(topic.partitions))
         }
 

@@ -70,7 +70,7 @@ class Scene:
         nothing = cast("Any", None)
         self.replicas = Replicas(
             node_id=HERE,
-            config=cast("Any", SimpleNamespace(topic_config=lambda _: self.partition.config)),
+            config=cast("Any", SimpleNamespace(topic_config=lambda _: self.partition.log.config)),
             image=nothing,
             logs=cast("Any", self.logs),
             table=self.node.table,
@@ -175,7 +175,7 @@ def test_only_members_of_isr_and_elr_must_have_their_committed_records() -> None
         scene.replicas._config = cast(
             "Any",
             SimpleNamespace(
-                topic_config=lambda _, config=scene.partition.config: config,
+                topic_config=lambda _, config=scene.partition.log.config: config,
                 get_int=lambda _: 1 << 20,
             ),
         )

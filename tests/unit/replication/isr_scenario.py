@@ -64,7 +64,7 @@ class World:
         partition = self.partition
         end_offset = partition.log.written_end_offset
         now_ms = int(self.clock.monotonic() * 1000)
-        follower = partition.followers[node_id]
+        follower = partition.replicas.followers[node_id]
         follower.fetched(epoch_of(node_id), offset, end_offset, now_ms)
         self.node.appends.commit(partition)
         if partition.can_join_isr(follower):
@@ -105,7 +105,7 @@ class World:
         self.node.appends.commit(partition)
 
     def committed(self) -> tuple[int, ...]:
-        return tuple(member for member, _ in self.partition.isr)
+        return tuple(member for member, _ in self.partition.replicas.isr)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(40):

@@ -302,7 +302,7 @@ def test_a_former_leader_with_an_offline_log_does_not_fetch() -> None:
         world.follow()
         await world.until(lambda: end_of(world.node, 1) == 1)
         assert end_of(world.node, 0) == 0
-        followers = world.scene.leader.partition(0).followers
+        followers = world.scene.leader.partition(0).replicas.followers
         assert followers[2].end_offset == -1, "it has fetched"
         world.followers.stop()
 

@@ -118,7 +118,7 @@ def test_request_without_a_response_is_repeated() -> None:
         world.fetched(3, 0)
         await world.until(lambda: len(world.asked) == 1)
         await world.settled()
-        assert world.partition.proposed is not None
+        assert world.partition.replicas.proposed is not None
         await world.until(lambda: world.committed() == (1, 2, 3))
         assert world.asked[0] == world.asked[1] == world.asked[2]
 
@@ -161,7 +161,7 @@ def test_rejected_follower_is_not_required_and_not_proposed_immediately(
         world.fetched(3, 1)
         await world.until(lambda: bool(world.asked))
         await world.settled()
-        assert world.partition.proposed is None
+        assert world.partition.replicas.proposed is None
         world.append("b")
         world.fetched(2, 2)
         assert world.partition.high_watermark == 2
@@ -342,14 +342,14 @@ def test_rejection_of_an_old_request_does_not_affect_newer_ones() -> None:
 
         def late(message: dict[str, Any]) -> dict[str, Any]:
             world.partition.apply_state(state(1, 1, (1, 2), 9), 0)
-            world.partition.propose(newer)
+            world.partition.replicas.propose(newer)
             return refused(ErrorCode.INELIGIBLE_REPLICA)(message)
 
         world.answers = [late]
         world.fetched(3, 0)
         await world.until(lambda: bool(world.asked))
         await world.settled()
-        assert world.partition.proposed is newer
+        assert world.partition.replicas.proposed is newer
 
     run(scenario())
 

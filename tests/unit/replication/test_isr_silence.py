@@ -21,7 +21,7 @@ def test_leader_that_most_of_the_isr_does_not_reach_requests_an_isr_without_itse
         assert [member["broker_id"] for member in part["new_isr_with_epochs"]] == [2, 3]
         await world.settled()
         assert world.committed() == (1, 2, 3)
-        assert world.partition.proposed is None, "the controller rejected it"
+        assert world.partition.replicas.proposed is None, "the controller rejected it"
         world.keeper.stop()
 
     run(scenario())

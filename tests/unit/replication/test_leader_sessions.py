@@ -34,7 +34,7 @@ def test_late_fetch_of_a_replaced_connection_is_ignored(
     scene.leader.handler.handle(former, 0, VERSION, late, read_header(late).body_at, len(late))
     scene.leader.handler.forget(former)
     scene.leader._deliver()
-    assert scene.leader.partition().followers[2].end_offset == 2
+    assert scene.leader.partition().replicas.followers[2].end_offset == 2
     scene.leader.append("c")
     wire.run()
     assert values(scene.log) == ["a", "b", "c"]

@@ -36,7 +36,7 @@ def test_idle_follower_moves_its_log_start_durably_and_reports_it() -> None:
     scene.follower.is_busy = True
     _delete(scene, 4)
     scene.wire.run()
-    reported = scene.leader.partition().followers[2]
+    reported = scene.leader.partition().replicas.followers[2]
     assert scene.log.durable.target_start_offset == 4
     assert reported.log_start_offset == 0
     scene.follower.is_busy = False
@@ -93,7 +93,7 @@ def test_follower_that_ends_before_the_leaders_log_start_restarts_there() -> Non
     scene.wire.catch_up()
     assert (scene.log.log_start_offset, values(scene.log)) == (8, ["i", "j"])
     scene.wire.run()
-    assert leader.followers[2].log_start_offset == 8
+    assert leader.replicas.followers[2].log_start_offset == 8
 
 
 def test_partition_with_unsent_records_gets_the_log_start_with_them() -> None:

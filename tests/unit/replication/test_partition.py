@@ -34,11 +34,11 @@ class Leader:
             before = self.log.written_end_offset
             self.partition.stage(batch("v"), NOW_MS)
             self.log.write(NOW_MS)
-            self.partition.appended(before, now_ms)
+            self.partition.replicas.appended(before, now_ms)
             self.partition.advance()
 
     def fetched(self, node: int, offset: int, now_ms: int = 0, epoch: int = 0) -> int:
-        follower = self.partition.followers[node]
+        follower = self.partition.replicas.followers[node]
         end_offset = self.log.written_end_offset
         follower.fetched(epoch or node * 10, offset, end_offset, now_ms)
         self.partition.advance()
@@ -84,7 +84,7 @@ def test_the_high_watermark_stays_below_min_insync_replicas() -> None:
     assert leader.partition.high_watermark == 1
     # A proposed member does not count before the controller has agreed.
     assert leader.fetched(ONE, 2) == 1
-    leader.partition.propose(((1, 10), (2, 20)))
+    leader.partition.replicas.propose(((1, 10), (2, 20)))
     assert not leader.partition.advance()
     leader.partition.apply_state(state(partition_epoch=9, isr=((1, 10), (2, 20))), 0)
     assert leader.partition.advance()
@@ -122,7 +122,7 @@ def test_new_incarnation_of_a_member_is_ignored_until_it_is_admitted() -> None:
     leader.append(2)
     assert leader.fetched(ONE, 2, epoch=21) == 0
     assert leader.wanted() == ((1, 10), (2, 21))
-    leader.partition.propose(((1, 10), (2, 21)))
+    leader.partition.replicas.propose(((1, 10), (2, 21)))
     leader.partition.advance()
     assert leader.partition.high_watermark == 2
 
@@ -133,11 +133,11 @@ def test_the_high_watermark_heeds_a_proposed_member_until_the_outcome_is_known()
     leader.fetched(ONE, 2)
     leader.fetched(TWO, 2)
     assert leader.wanted() == ((1, 10), (2, 20), (3, 30))
-    leader.partition.propose(((1, 10), (2, 20), (3, 30)))
+    leader.partition.replicas.propose(((1, 10), (2, 20), (3, 30)))
     assert leader.wanted() is None, "one change at a time"
     leader.append()
     assert leader.fetched(ONE, 3) == 2
-    leader.partition.withdraw()
+    leader.partition.replicas.withdraw()
     assert leader.fetched(ONE, 3) == 3
 
 
@@ -147,14 +147,14 @@ def test_the_high_watermark_heeds_a_member_that_is_to_leave_until_the_store_has_
     leader.fetched(ONE, 1, now_ms=2)
     assert leader.wanted(now_ms=LAG_MS) is None, "it lags, but not for long enough"
     assert leader.wanted(now_ms=LAG_MS + 1) == ((1, 10), (2, 20))
-    leader.partition.propose(((1, 10), (2, 20)))
+    leader.partition.replicas.propose(((1, 10), (2, 20)))
     leader.partition.advance()
     assert leader.partition.high_watermark == 0
     agreed = state(isr=((1, 10), (2, 20)), partition_epoch=8)
     assert leader.partition.apply_state(agreed, LAG_MS)
     leader.partition.advance()
     assert leader.partition.high_watermark == 1
-    assert leader.partition.in_sync_count == 2
+    assert leader.partition.replicas.in_sync_count == 2
 
 
 def test_a_follower_that_was_idle_with_the_leader_lags_only_from_the_next_append_on() -> None:
@@ -194,7 +194,7 @@ def test_unregistered_broker_is_not_admitted() -> None:
 def test_a_state_that_is_not_newer_changes_nothing(stale: PartitionState) -> None:
     leader = Leader(isr=((1, 10), (2, 20)))
     assert not leader.partition.apply_state(stale, 0)
-    assert leader.partition.isr == ((1, 10), (2, 20))
+    assert leader.partition.replicas.isr == ((1, 10), (2, 20))
 
 
 def test_an_epoch_without_records_has_ended_where_the_log_ends() -> None:
@@ -221,12 +221,12 @@ def test_end_of_a_reassignment_applies_after_a_response_with_its_partition_epoch
     leader = Leader(isr=((1, 10), (2, 20)))
     answered = state(isr=((1, 10), (2, 20)), partition_epoch=8)
     assert leader.partition.apply_state(answered, 0)
-    leader.partition.propose(((1, 10),))
+    leader.partition.replicas.propose(((1, 10),))
     moved = replace(answered, replicas=(1, 2))
     assert leader.partition.apply_state(moved, 0)
-    assert leader.partition.replicas == (1, 2)
-    assert list(leader.partition.followers) == [2]
-    assert leader.partition.proposed == ((1, 10),)
+    assert leader.partition.replicas.assigned == (1, 2)
+    assert list(leader.partition.replicas.followers) == [2]
+    assert leader.partition.replicas.proposed == ((1, 10),)
     assert not leader.partition.apply_state(moved, 0)
 
 

@@ -109,7 +109,7 @@ def test_leader_does_not_redirect_to_a_lagging_or_out_of_sync_replica() -> None:
 
 def test_leader_does_not_redirect_to_a_replica_without_the_offset() -> None:
     scene = Racks()
-    scene.leader.partition().followers[FOLLOWER].log_start_offset = 2
+    scene.leader.partition().replicas.followers[FOLLOWER].log_start_offset = 2
     assert scene.read(LEADER, 1, "b")["records"]
     assert scene.read(LEADER, 2, "b")["preferred_read_replica"] == FOLLOWER
 

@@ -145,7 +145,7 @@ class Scene:
     def replicate(self) -> None:
         """The follower has fetched everything."""
         end = int(self.partition.log.written_end_offset)
-        self.partition.followers[2].fetched(epoch_of(2), end, end, 0)
+        self.partition.replicas.followers[2].fetched(epoch_of(2), end, end, 0)
         self.node.appends.commit(self.partition)
         self.plane.deliver()
 

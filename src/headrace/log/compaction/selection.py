@@ -150,10 +150,10 @@ def _source(segment: Segment, end_offset: int) -> SourceSegment:
         int(segment.base_offset),
         end_offset,
         int(segment.size),
-        int(segment.index_size),
-        int(segment.time_index_size),
-        int(segment.aborted_size),
-        int(segment.aborted_crc),
+        int(segment.index_file.size),
+        int(segment.time_index_file.size),
+        int(segment.aborted_file.size),
+        int(segment.aborted_file.crc),
         int(segment.created_ms),
         int(segment.appended_ms),
         int(segment.first_timestamp),
@@ -161,7 +161,7 @@ def _source(segment: Segment, end_offset: int) -> SourceSegment:
 
 
 def _aborted_index(log: "Log", segment: Segment) -> AbortedIndex:
-    size, crc = int(segment.aborted_size), int(segment.aborted_crc)
+    size, crc = int(segment.aborted_file.size), int(segment.aborted_file.crc)
     if segment.is_sealed and segment.indexes_on_disk:
         return AbortedIndex(int(segment.base_offset), size, crc)
     aborted = segment.aborted()

@@ -100,7 +100,7 @@ class Replacement:
         for source in self._sources[1:]:
             for suffix in SUFFIXES:
                 job.remove(source.stem + suffix)
-        if self._segment.aborted_size == 0:
+        if self._segment.aborted_file.size == 0:
             job.remove(first.stem + ".txnindex")
         job.sync_directory(log.path)
         for suffix in SUFFIXES:

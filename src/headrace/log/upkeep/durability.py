@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.env.files import Files
+from headrace.log.index_file import IndexFile
 from headrace.log.producers import ProducerEntry
 from headrace.log.recovery.leftovers import start_path
 from headrace.log.recovery.replay import snapshot_path
@@ -50,12 +51,12 @@ def facts_of(segment: Segment, size: int) -> SegmentFacts:
         segment.first_timestamp,
         segment.largest_timestamp,
         segment.largest_timestamp_offset,
-        segment.index_size,
-        segment.index_crc,
-        segment.time_index_size,
-        segment.time_index_crc,
-        segment.aborted_size,
-        segment.aborted_crc,
+        segment.index_file.size,
+        segment.index_file.crc,
+        segment.time_index_file.size,
+        segment.time_index_file.crc,
+        segment.aborted_file.size,
+        segment.aborted_file.crc,
     )
 
 
@@ -65,12 +66,10 @@ def apply_facts(segment: Segment, facts: SegmentFacts) -> None:
     segment.first_timestamp = facts.first_timestamp
     segment.largest_timestamp = facts.largest_timestamp
     segment.largest_timestamp_offset = facts.largest_timestamp_offset
-    segment.index_size = facts.index_size
-    segment.index_crc = facts.index_crc
-    segment.time_index_size = facts.time_index_size
-    segment.time_index_crc = facts.time_index_crc
-    segment.aborted_size = facts.aborted_size
-    segment.aborted_crc = facts.aborted_crc
+    segment.index_file = IndexFile(facts.index_size, facts.index_crc)
+    segment.time_index_file = IndexFile(facts.time_index_size, facts.time_index_crc)
+    if facts.aborted_size > 0:
+        segment.aborted_file = IndexFile(facts.aborted_size, facts.aborted_crc)
     segment.indexes_on_disk = True
 
 
