@@ -1,6 +1,7 @@
 """Rules of style that a test can check: sizes, names, and imports of pure modules."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,11 @@ FUNCTION_LINES_MAX = 80
 PARAMETERS_MAX = 8
 """Positional parameters, besides `self`."""
 ATTRIBUTES_MAX = 25
-EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
-PURE_ROOMS = {"model", "wire", "record", "config", "security"}
-# The client is a pure core; these modules use sockets and files.
-CLIENT_SHELLS = {"aio", "blocking", "properties", "sockets"}
-WORLD = {
+EMPTY_WORDS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
+PURE_PACKAGES = {"model", "wire", "record", "config", "security"}
+# All other modules of the client are pure.
+CLIENT_IO_MODULES = {"aio", "blocking", "properties", "sockets"}
+IMPURE_MODULES = {
     "asyncio",
     "multiprocessing",
     "os",
@@ -35,7 +36,36 @@ WORLD = {
     "threading",
     "time",
 }
-WORLD_CALLS = {"now", "today", "utcnow", "uuid1", "uuid4", "open"}
+SAYS_PURE = re.compile(r"\bPure\b|\b[Dd]oes no I/O\b")
+IMPURE_CALLS = {"now", "today", "utcnow", "uuid1", "uuid4", "open"}
+
+ENV_PACKAGES = {
+    "audit",
+    "cluster",
+    "controller",
+    "coordinator",
+    "group",
+    "handlers",
+    "log",
+    "replication",
+    "requests",
+    *PURE_PACKAGES,
+}
+WITHOUT_ENV = {
+    # This module runs in the child process that compacts segments.
+    "src/headrace/log/compaction/cleaner_process.py": {
+        "os._exit",
+        "os.getppid",
+        "os.nice",
+        "os.utime",
+        "os.write",
+        "select",
+        "signal",
+        "time",
+    },
+    "src/headrace/handlers/describe_log_dirs.py": {"os.statvfs"},
+}
+"""Uses of the operating system that tests need not control."""
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -52,14 +82,15 @@ def named(path: Path) -> str:
 
 
 def is_pure(path: Path) -> bool:
-    if path.stem.endswith("machine") or "Pure." in (ast.get_docstring(parsed(path)) or ""):
+    docstring = ast.get_docstring(parsed(path)) or ""
+    if path.stem.endswith("machine") or SAYS_PURE.search(docstring):
         return True
-    package, room = path.relative_to(ROOT / "src").parts[:2]
-    if package != "headrace":
+    project, package = path.relative_to(ROOT / "src").parts[:2]
+    if project != "headrace":
         return False
-    if room == "client":
-        return not CLIENT_SHELLS & {path.parent.name, path.stem}
-    return room in PURE_ROOMS
+    if package == "client":
+        return not CLIENT_IO_MODULES & {path.parent.name, path.stem}
+    return package in PURE_PACKAGES
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -68,21 +99,21 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
             yield node
 
 
-def reaches_into_the_world(tree: ast.Module) -> Iterator[str]:
+def impure_uses(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = {alias.name.partition(".")[0] for alias in node.names}
             # A random generator is an argument: its type may be named, the module not used.
-            yield from names & (WORLD | {"random"})
+            yield from names & (IMPURE_MODULES | {"random"})
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             module = str(node.module).partition(".")[0]
             names = {alias.name for alias in node.names}
-            if module in WORLD or (module == "random" and names != {"Random"}):
+            if module in IMPURE_MODULES or (module == "random" and names != {"Random"}):
                 yield module
         elif isinstance(node, ast.Call):
             called = node.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            if name in WORLD_CALLS and not _is_own_method(called):
+            if name in IMPURE_CALLS and not _is_own_method(called):
                 yield f"{name}()"
 
 
@@ -93,12 +124,12 @@ def _is_own_method(called: ast.expr) -> bool:
     return not (isinstance(owner, ast.Name) and owner.id in {"datetime", "date", "uuid", "io"})
 
 
-def test_a_module_holds_one_idea() -> None:
+def test_module_has_few_lines() -> None:
     lengths = {named(path): path.read_text().count("\n") for path in ALL}
     assert {name: length for name, length in lengths.items() if length > MODULE_LINES_MAX} == {}
 
 
-def test_a_function_fits_on_a_screen() -> None:
+def test_function_has_few_lines() -> None:
     long = {
         f"{named(path)} {function.name}": lines
         for path in ALL
@@ -124,7 +155,7 @@ def _attributes(node: ast.ClassDef) -> set[str]:
     return assigned | declared
 
 
-def test_a_class_has_few_attributes() -> None:
+def test_class_has_few_attributes() -> None:
     counts: dict[str, int] = {}
     for path in SOURCES:
         for node in ast.walk(parsed(path)):
@@ -139,7 +170,7 @@ def _positional_count(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return len(names) - (names[:1] in (["self"], ["cls"]))
 
 
-def test_a_function_has_few_positional_parameters() -> None:
+def test_function_has_few_positional_parameters() -> None:
     above = {
         f"{named(path)} {function.name}": count
         for path in SOURCES
@@ -149,12 +180,12 @@ def test_a_function_has_few_positional_parameters() -> None:
     assert above == {}
 
 
-def test_a_module_says_what_it_is_for() -> None:
+def test_module_has_a_docstring() -> None:
     assert [named(path) for path in ALL if not ast.get_docstring(parsed(path))] == []
 
 
-def test_names_say_something() -> None:
-    empty = [named(path) for path in ALL if EMPTY_NAMES & {path.parent.name, *path.stem.split("_")}]
+def test_module_names_contain_no_empty_word() -> None:
+    empty = [named(path) for path in ALL if EMPTY_WORDS & {path.parent.name, *path.stem.split("_")}]
     assert empty == []
 
 
@@ -171,11 +202,32 @@ def test_modules_that_support_unit_tests_are_called_scenario() -> None:
     }
 
 
-def test_a_pure_module_reaches_for_no_clock_no_chance_and_no_system() -> None:
+def test_pure_module_uses_no_clock_no_randomness_and_no_operating_system() -> None:
     pure = [path for path in SOURCES if is_pure(path)]
     assert len(pure) > 20
-    found = {named(path): set(reaches_into_the_world(parsed(path))) for path in pure}
-    assert {name: reached for name, reached in found.items() if reached} == {}
+    found = {named(path): set(impure_uses(parsed(path))) for path in pure}
+    assert {name: uses for name, uses in found.items() if uses} == {}
+
+
+def operating_system_uses(tree: ast.Module) -> Iterator[str]:
+    """Uses of files, clocks, sockets and processes that do not go through `env`."""
+    for use in impure_uses(tree):
+        if use not in {"os", "asyncio", "secrets", "threading", "uuid4()"}:
+            yield use
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and ast.unparse(node.value) == "os"
+            and node.attr not in {"path", "getpid", "urandom"}
+        ):
+            yield f"os.{node.attr}"
+
+
+def test_packages_use_files_and_clocks_only_through_env() -> None:
+    """docs/ARCHITECTURE.md promises it, so that the simulator controls both."""
+    paths = [path for path in SOURCES if path.relative_to(ROOT / "src").parts[1] in ENV_PACKAGES]
+    found = {named(path): set(operating_system_uses(parsed(path))) for path in paths}
+    assert {name: uses for name, uses in found.items() if uses} == WITHOUT_ENV
 
 
 def test_loggers_have_the_name_of_their_module() -> None:
@@ -191,7 +243,7 @@ def test_loggers_have_the_name_of_their_module() -> None:
     assert others == []
 
 
-def test_a_test_waits_for_a_condition_and_never_sleeps() -> None:
+def test_tests_wait_for_conditions_and_never_sleep() -> None:
     asleep = [
         f"{named(path)}:{node.lineno}"
         for path in TESTS
@@ -219,8 +271,8 @@ def test_a_test_waits_for_a_condition_and_never_sleeps() -> None:
         ("open('x')", {"open()"}),
     ],
 )
-def test_the_check_for_pure_modules_sees_what_it_should(source: str, found: set[str]) -> None:
-    assert set(reaches_into_the_world(ast.parse(source))) == found
+def test_impure_uses_are_found(source: str, found: set[str]) -> None:
+    assert set(impure_uses(ast.parse(source))) == found
 
 
 def test_hot_modules_reuse_no_name_of_a_caught_exception() -> None:

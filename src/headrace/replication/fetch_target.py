@@ -20,7 +20,7 @@ class FetchTarget:
         self.index: i64 = partition.index
         self.leader_epoch: i64 = partition.leader_epoch
         self.request_number: i64 = NEVER
-        """The last request that lists it. Responses to earlier ones do not apply (F1)."""
+        """The last request that lists it. Responses to earlier ones do not apply."""
         self.requested_offset: i64 = 0
         """The fetch offset in that request."""
         self.is_in_session = False

@@ -7,19 +7,19 @@ the logs). `fetcher_service` owns the link and the timers.
 Each partition is either fetched or paused: until a time, until a job of its log is done, or until
 the broker restarts (`FetchTarget`). The session does not contain paused partitions.
 
-F1  A response applies to a partition only in the leader epoch of its request (B3), and only if
-    the log was not truncated since.
-F2  A log is truncated only to the end of the largest epoch that both replicas know, repeatedly
-    until they agree (B1, B2), or if it ends outside of the leader's log.
-F3  A request names the partitions that changed since the last one. Neither its cost nor that of a
-    response grows with the number of fetched partitions.
-F4  A fetch offset acknowledges all records before it. If the topic requires a sync, the records
-    are synced before the next fetch.
-F5  A log with damage below the high watermark is truncated only when this replica is not in the
-    ISR: a member can be elected, and must have all committed records. Until then, the fetch offset
-    is that of the damage, so that the leader removes this replica from the ISR (B15).
-F6  One request is in flight. A second one is sent only if a partition cannot wait. The leader then
-    ends the wait of the first one.
+1. A response applies to a partition only in the leader epoch of its request (B3), and only if
+   the log was not truncated since.
+2. A log is truncated only to the end of the largest epoch that both replicas know, repeatedly
+   until they agree (B1, B2), or if it ends outside of the leader's log.
+3. A request names the partitions that changed since the last one. Neither its cost nor that of a
+   response grows with the number of fetched partitions.
+4. A fetch offset acknowledges all records before it. If the topic requires a sync, the records
+   are synced before the next fetch.
+5. A log with damage below the high watermark is truncated only when this replica is not in the
+   ISR: a member can be elected, and must have all committed records. Until then, the fetch offset
+   is that of the damage, so that the leader removes this replica from the ISR (B15).
+6. One request is in flight. A second one is sent only if a partition cannot wait. The leader then
+   ends the wait of the first one.
 """
 
 import logging
@@ -93,7 +93,7 @@ class FetcherMachine:
         self._last_void_request: i64 = 0
         """Responses to requests up to this number belong to an earlier session."""
         self._is_urgent = False
-        """Whether a partition cannot wait for the response in flight (F6)."""
+        """Whether a partition cannot wait for the response in flight (rule 6)."""
 
     # Partitions to fetch.
 
@@ -431,7 +431,7 @@ class FetcherMachine:
             partition.log.delete_records(start, partition.high_watermark)
 
     def _needs_sync(self, partition: Partition) -> bool:
-        """Whether records must be synced before a fetch acknowledges them (F4)."""
+        """Whether records must be synced before a fetch acknowledges them (rule 4)."""
         partition.update_sync_from()
         return partition.sync_from < partition.log.written_end_offset
 
@@ -496,7 +496,7 @@ class FetcherMachine:
     def _replace_damaged(
         self, target: FetchTarget, part: FetchedPartition, wall_ms: i64, now_ms: i64
     ) -> None:
-        """Truncate the damaged records, and fetch them again. Before that, wait as F5 requires."""
+        """Truncate the damaged records, and fetch them again. Before that, wait (rule 5)."""
         partition = target.partition
         log = partition.log
         # Another truncation has already removed the damage.
@@ -518,7 +518,7 @@ class FetcherMachine:
         self._log_truncated(target)
 
     def _log_truncated(self, target: FetchTarget) -> None:
-        """Ignore the responses in flight, which are for the log before the truncation (F1)."""
+        """Ignore the responses in flight, which are for the log before the truncation (rule 1)."""
         partition = target.partition
         partition.truncated()
         target.request_number = NEVER

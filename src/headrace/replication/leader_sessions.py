@@ -4,18 +4,18 @@ A follower's fetch offset acknowledges all earlier records, so it can commit the
 the partitions that the follower fetches (KIP-227), and each partition notifies its session of
 changes. So the cost of a request grows with the partitions that changed, not with all partitions.
 
-R1  A fetch raises the progress of a replica only if it is from the registered incarnation (B6), in
-    the leader's own epoch (B3), and if the follower's log does not diverge from the leader's
-    (KIP-595). If the logs diverge, the fetch offset proves nothing about the leader's records.
-R2  A session belongs to one connection and ends with it. The follower then opens a new session with
+1. A fetch raises the progress of a replica only if it is from the registered incarnation (B6), in
+   the leader's own epoch (B3), and if the follower's log does not diverge from the leader's
+   (KIP-595). If the logs diverge, the fetch offset proves nothing about the leader's records.
+2. A session belongs to one connection and ends with it. The follower then opens a new session with
    all its partitions. Late requests in a session that the follower has replaced have no effect.
-R3  A wait ends when enough records or any error can be sent, when the session receives another
-    request, or after the request's wait time. The response also contains new high watermarks and
-    log starts.
-R4  A throttle omits partitions only from responses to replicas that are not in sync.
-R5  A session keeps the partitions that it has looked up while this broker is their leader. Each
-    fetch offset is checked for divergence once, because a leader never truncates its log. Offsets
-    below the log start are checked again.
+3. A wait ends when enough records or any error can be sent, when the session receives another
+   request, or after the request's wait time. The response also contains new high watermarks and
+   log starts.
+4. A throttle omits partitions only from responses to replicas that are not in sync.
+5. A session keeps the partitions that it has looked up while this broker is their leader. Each
+   fetch offset is checked for divergence once, because a leader never truncates its log. Offsets
+   below the log start are checked again.
 """
 
 from collections.abc import Callable
@@ -234,7 +234,7 @@ class LeaderSessions:
             return
         listener = follower.listener
         if isinstance(listener, SessionPartition) and _is_later(listener.session, followed.session):
-            return  # The follower has opened a later session with this partition (R2).
+            return  # The follower has opened a later session with this partition (rule 2).
         follower.listener = followed
         log = partition.log
         if part.fetch_offset > log.written_end_offset or followed.diverges(partition):

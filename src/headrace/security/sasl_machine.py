@@ -2,14 +2,14 @@
 
 Pure. Frames are passed without their length. A frame that is not expected ends the connection.
 
-M1  before a session exists, only ApiVersions (18), SaslHandshake (17) and SaslAuthenticate (36) are
-    parsed; ApiVersions gets one response, or two if the first version is not supported, and only
-    before the handshake
-M2  a failed login gets the same response for every reason, so that it does not reveal whether a
-    user exists
-M3  after SaslHandshake version 0, frames are the tokens of the mechanism, without headers
-M4  a login fails LOGIN_SECONDS_MAX after the connection was accepted
-M5  a client that logs in again keeps the mechanism and the principal of its session
+1. Before a session exists, only ApiVersions (18), SaslHandshake (17) and SaslAuthenticate (36) are
+   parsed; ApiVersions gets one response, or two if the first version is not supported, and only
+   before the handshake.
+2. A failed login gets the same response for every reason, so that it does not reveal whether a
+   user exists.
+3. After SaslHandshake version 0, frames are the tokens of the mechanism, without headers.
+4. A login fails LOGIN_SECONDS_MAX after the connection was accepted.
+5. A client that logs in again keeps the mechanism and the principal of its session.
 """
 
 from collections.abc import Callable

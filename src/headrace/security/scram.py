@@ -2,11 +2,11 @@
 
 Pure. Nonces and secrets are arguments. The text of a credential is the one that Kafka stores.
 
-S1  the server accepts no channel binding, and no authorization id other than the user name. It
-    compares the GS2 header and both nonces with those of the first message
-S2  an unknown user gets a salt and an iteration count like any other user (unknown_users.py). The
-    exchange fails at the proof, and takes the same time as for other users
-S3  secrets are compared in constant time
+1. The server accepts no channel binding, and no authorization id other than the user name. It
+   compares the GS2 header and both nonces with those of the first message.
+2. An unknown user gets a salt and an iteration count like any other user (unknown_users.py). The
+   exchange fails at the proof, and takes the same time as for other users.
+3. Secrets are compared in constant time.
 """
 
 import hashlib

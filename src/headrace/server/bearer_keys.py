@@ -2,10 +2,10 @@
 
 Only listeners with OAUTHBEARER load this module. Downloads run on a thread.
 
-K1  without keys, every token is rejected; a failed download keeps the former keys
-K2  a token with an unknown `kid` starts a download, at most one per RELOAD_SECONDS_MIN
-K3  a download follows no redirects, and has a limit in size and time. The URL is from the
-    broker's file: no client can set it
+1. Without keys, every token is rejected; a failed download keeps the former keys.
+2. A token with an unknown `kid` starts a download, at most one per RELOAD_SECONDS_MIN.
+3. A download follows no redirects, and has a limit in size and time. The URL is from the
+   broker's file: no client can set it.
 """
 
 import asyncio

@@ -5,11 +5,11 @@ of a handshake run on a thread, because each takes up to a millisecond; the sock
 loop. The last step of TLS 1.3 without a certificate of the client runs on the loop: it takes less
 time than to wake up the thread and the loop.
 
-H1  a handshake and the login after it have LOGIN_SECONDS_MAX together, from the accept
-H2  handshakes hold at most half of the connections; beyond that, the oldest one ends. Each holds at
-    most INPUT_BYTES_MAX, and has one step on the thread at a time, so a client that sends nothing
-    holds no thread
-H3  a client whose certificate has no valid principal is disconnected
+1. A handshake and the login after it have LOGIN_SECONDS_MAX together, from the accept.
+2. Handshakes hold at most half of the connections; beyond that, the oldest one ends. Each holds at
+   most INPUT_BYTES_MAX, and has one step on the thread at a time, so a client that sends nothing
+   holds no thread.
+3. A client whose certificate has no valid principal is disconnected.
 """
 
 import asyncio

@@ -45,9 +45,9 @@ class Admission:
 
     Connections never take all file descriptors: without any the logs could not be written.
 
-    A1  the sum of `per_address` is `total`, and an address with none has no entry
-    A2  the limits do not apply to connections of brokers. For them, half of the descriptors that
-        clients leave are available: clients that take all connections do not stop replication
+    1. The sum of `per_address` is `total`, and an address with none has no entry.
+    2. The limits do not apply to connections of brokers. For them, half of the descriptors that
+       clients leave are available: clients that take all connections do not stop replication.
     """
 
     def __init__(self, config: "BrokerConfig") -> None:

@@ -3,16 +3,16 @@
 Only SASL listeners load this module. It owns the sockets until a login succeeds; the decisions are
 in security/sasl_machine.py. Key derivation runs on a thread.
 
-L1  a login has LOGIN_SECONDS_MAX; a client that sends nothing, or little, is closed then. A login
-    whose password or token the broker checks is not closed
-L2  a frame has at most sasl.server.max.receive.size bytes. All logins together hold at most
-    BUFFERED_BYTES_MAX, and at most half of the connections. Beyond that, the oldest login ends;
-    for memory, the oldest one that holds an incomplete frame
-L3  a failed login gets its response at a fixed time after its request, whatever the check cost.
-    The secret of brokers cannot be guessed, so their listener has no delay and no limit: a client
-    at a broker's address cannot prevent the broker's logins
-L4  if a credential is deleted or replaced, the connections that logged in with it are closed. A
-    client that has requested such a change gets RESPONSE_SECONDS_MAX to receive the response
+1. A login has LOGIN_SECONDS_MAX; a client that sends nothing, or little, is closed then. A login
+   whose password or token the broker checks is not closed.
+2. A frame has at most sasl.server.max.receive.size bytes. All logins together hold at most
+   BUFFERED_BYTES_MAX, and at most half of the connections. Beyond that, the oldest login ends;
+   for memory, the oldest one that holds an incomplete frame.
+3. A failed login gets its response at a fixed time after its request, whatever the check cost.
+   The secret of brokers cannot be guessed, so their listener has no delay and no limit: a client
+   at a broker's address cannot prevent the broker's logins.
+4. If a credential is deleted or replaced, the connections that logged in with it are closed. A
+   client that has requested such a change gets RESPONSE_SECONDS_MAX to receive the response.
 """
 
 import asyncio

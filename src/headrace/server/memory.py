@@ -9,10 +9,10 @@ A Produce request whose response waits for followers or a sync releases its fram
 per partition, is counted in `deferred`. Above half of the budget the broker reads nothing more from
 connections that have unanswered requests. A connection without one can always send the next.
 
-M1  used == the sum of what all connections hold
-M2  used <= bytes_max
-M3  only the oldest frame takes the memory that it needs to complete
-M4  deferred <= bytes_max / 2 + the requests of one loop iteration + one request per connection
+1. used == the sum of what all connections hold.
+2. used <= bytes_max.
+3. Only the oldest frame takes the memory that it needs to complete.
+4. deferred <= bytes_max / 2 + the requests of one loop iteration + one request per connection.
 """
 
 from typing import TYPE_CHECKING, final

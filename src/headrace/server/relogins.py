@@ -3,10 +3,10 @@
 Only SASL listeners load this module. A client logs in again before its session expires, with
 SaslHandshake and SaslAuthenticate, between its other requests.
 
-R1  only a session with a lifetime can be renewed, and at most once per second, unless it is about
-    to expire
-R2  neither mechanism nor principal can change; a failed login ends the session
-R3  a failed login is delayed and counted as at any other login
+1. Only a session with a lifetime can be renewed, and at most once per second, unless it is about
+   to expire.
+2. Neither mechanism nor principal can change; a failed login ends the session.
+3. A failed login is delayed and counted as at any other login.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
 A connection reads and writes only through its transport; `tls_transport` has the encrypted one.
 Nothing here blocks: a transport that cannot receive or send raises BlockingIOError.
 
-T1  `pending` is not 0 if received bytes wait in the transport, where epoll does not see them
-T2  `unsent` is not 0 if bytes that were accepted by `send` or `send_slice` wait for `flush`
+1. `pending` is not 0 if received bytes wait in the transport, where epoll does not see them.
+2. `unsent` is not 0 if bytes that were accepted by `send` or `send_slice` wait for `flush`.
 """
 
 import os
