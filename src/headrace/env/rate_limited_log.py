@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from math import inf
 
+from headrace.model.bucket import Bucket
+
 LOG_INTERVAL_S = 30.0
 WARNINGS_BURST_MAX = 1000
 WARNINGS_PER_SECOND_MAX = 10
@@ -66,20 +68,16 @@ class LimitedWarnings:
         self._log = log
         self._what = what
         self._monotonic = monotonic
-        self._updated_s = monotonic()
-        self._counted_s = self._updated_s
-        self._lines_left = float(WARNINGS_BURST_MAX)
+        self._counted_s = monotonic()
+        self._lines = Bucket(WARNINGS_PER_SECOND_MAX, WARNINGS_BURST_MAX / WARNINGS_PER_SECOND_MAX)
         self._suppressed = 0
 
     def log(self, text: str) -> None:
         now_s = self._monotonic()
-        more = (now_s - self._updated_s) * WARNINGS_PER_SECOND_MAX
-        self._lines_left = min(self._lines_left + more, WARNINGS_BURST_MAX)
-        self._updated_s = now_s
-        if self._lines_left < 1:
+        if self._lines.missing(now_s) > 0:
             self._suppressed += 1
             return
-        self._lines_left -= 1
+        self._lines.charge(1, now_s)
         self._log.warning("%s", text)
 
     def count(self) -> None:

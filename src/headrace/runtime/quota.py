@@ -1,7 +1,7 @@
 """Quotas of clients: counters of rates, and the limits that apply to a connection. Pure.  # HOT
 
-A bucket stores a rate, and the time at which all counted units would be complete at this rate
-(GCRA). Kafka counts in windows of time instead; without windows, the rate of a client is smoother.
+Kafka counts in windows of time. The buckets of model/bucket.py have no windows, so the rate of a
+client is smoother.
 If a request exceeds a quota, the response contains a throttle time, and the connection is not read
 for this time (KIP-219). A connection can also wait before a request: see QuotaWait. Without this
 rule, a client could exceed its quota with a new connection for each request.
@@ -20,6 +20,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from headrace.model.bucket import Bucket
 from headrace.model.quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
@@ -38,7 +39,6 @@ from headrace.model.quotas import (
 
 SAVED_SECONDS_MAX: Final = 1.0
 STEP_S: Final = 0.1
-RATE_MIN: Final = 1e-9
 WAIT_SECONDS_MAX: Final = 2_000_000.0
 THROTTLE_MS_MAX: Final = 2_000_000_000
 BUCKETS_MAX: Final = 10_000
@@ -56,60 +56,6 @@ COMPLETED_WAIT_SECONDS_MAX: Final = 1.0
 requests simultaneously."""
 EXTENSION_SECONDS_MIN: Final = 0.01
 """A wait is not extended by less than this."""
-LAST_REQUEST_WEIGHT: Final = 0.125
-"""The weight of the last request in the average cost of requests."""
-
-
-@final
-class Bucket:
-    def __init__(self, rate: float, saved_s: float) -> None:
-        self.rate: float = rate if rate > RATE_MIN else RATE_MIN
-        """Units per second."""
-        self.saved_s: float = saved_s
-        """For how many seconds unused rate is saved."""
-        self.used_until: float = 0.0
-        """The time at which all counted units would be complete at the rate."""
-        self.average_s: float = 0.0
-        """The average cost of recent requests, in seconds at the rate."""
-        self.excess_s: float = 0.0
-        """The costs of requests minus the costs reserved for them, summed over these requests."""
-
-    def set_rate(self, rate: float, now: float) -> None:
-        """Change the rate. The units that were counted at the former rate stay counted."""
-        if rate < RATE_MIN:
-            rate = RATE_MIN
-        if rate != self.rate:
-            if self.used_until > now:
-                self.used_until = now + (self.used_until - now) * self.rate / rate
-            self.average_s *= self.rate / rate
-            self.rate = rate
-
-    def charge(self, amount: float, now: float, reserved_s: float = 0.0) -> float:
-        """Count units; returns the seconds to wait, or a negative number.
-
-        `reserved_s` seconds were already counted for this request.
-        """
-        cost_s: float = amount / self.rate
-        if reserved_s > 0.0:
-            self.excess_s += cost_s - reserved_s
-        until: float = self.used_until - reserved_s
-        until = (until if until > now else now) + cost_s
-        self.used_until = until
-        average: float = self.average_s
-        self.average_s = (
-            cost_s if average == 0.0 else average + (cost_s - average) * LAST_REQUEST_WEIGHT
-        )
-        return until - now - self.saved_s
-
-    def wait_s(self, now: float) -> float:
-        """For how many seconds clients must wait; 0 if the bucket is within its rate."""
-        over: float = self.used_until - now - self.saved_s
-        return over if over > 0.0 else 0.0
-
-    def left(self, now: float) -> float:
-        """How many units can be used now; negative if more was used."""
-        used: float = self.used_until - now
-        return (self.saved_s - (used if used > 0.0 else 0.0)) * self.rate
 
 
 @final

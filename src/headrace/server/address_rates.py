@@ -8,14 +8,13 @@ beyond that, connections are closed immediately.
 import socket
 from collections.abc import Callable
 
+from headrace.model.bucket import Bucket
 from headrace.model.quotas import IP, Quotas, address_limit, address_text
-from headrace.runtime.quota import Bucket
 
 PARKED_MAX = 1000
 PARKED_SECONDS_MAX = 1.0
 BUCKETS_MAX = 10_000
 SAVED_SECONDS = 1.0
-ROUNDING = 1e-6
 
 
 class AddressRates:
@@ -49,8 +48,8 @@ class AddressRates:
             bucket = self._buckets[address] = Bucket(rate, SAVED_SECONDS)
         bucket.set_rate(rate, now)
         # A connection is admitted if it is the first, or if a complete one is left.
-        missing = 1 - bucket.left(now)
-        if missing > ROUNDING and bucket.used_until > now:
+        missing = bucket.missing(now)
+        if missing > 0 and bucket.used_until > now:
             return missing / rate
         bucket.charge(1, now)
         return 0.0

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from headrace.model.bucket import Bucket
 from headrace.model.quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
@@ -24,7 +25,6 @@ from headrace.runtime.quota import (
     OTHER_REQUEST,
     PRODUCE_REQUEST,
     UNLIMITED,
-    Bucket,
     Limits,
     QuotaTable,
     QuotaWait,

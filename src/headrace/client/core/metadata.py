@@ -13,6 +13,7 @@ from uuid import UUID
 from headrace.client.core.errors import error_code
 from headrace.client.core.options import ClientOptions
 from headrace.client.core.values import ClusterInfo, Node, PartitionInfo, TopicInfo
+from headrace.model.backoff import backoff
 from headrace.model.errors import ErrorCode
 
 
@@ -191,9 +192,10 @@ class RefreshPolicy:
     def started(self, now_ms: float) -> None:
         self._is_requested = False
         self._is_in_flight = True
-        pause = self._options.retry_backoff_ms * 2.0 ** min(self._attempts, 10)
-        self._not_before_ms = now_ms + min(pause, self._options.retry_backoff_ms_max)
         self._attempts += 1
+        options = self._options
+        pause_ms = backoff(options.retry_backoff_ms, options.retry_backoff_ms_max, self._attempts)
+        self._not_before_ms = now_ms + pause_ms
 
     def finished(self, now_ms: float, *, complete: bool) -> None:
         """A refresh has ended. `complete`: it succeeded, and no topic has an error."""

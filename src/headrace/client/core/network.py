@@ -37,6 +37,7 @@ from headrace.client.core.login import Login
 from headrace.client.core.options import Address, ClientOptions
 from headrace.client.core.sockets import NAME_NOT_RESOLVED
 from headrace.client.core.values import Node
+from headrace.model.backoff import backoff
 from headrace.security.scram import NONCE_BYTES
 from headrace.security.scram_client import login_client
 from headrace.wire.apis import (
@@ -500,11 +501,11 @@ class Network:
         peer.rejection = cause if isinstance(cause, AuthenticationFailed) else None
         if failed:
             peer.failures += 1
-            base = min(
-                self._options.retry_backoff_ms * 2.0 ** min(peer.failures - 1, 10),
-                self._options.retry_backoff_ms_max,
+            options = self._options
+            pause_ms = backoff(
+                options.retry_backoff_ms, options.retry_backoff_ms_max, peer.failures
             )
-            peer.retry_at_ms = now_ms + base * (0.8 + 0.4 * self._random.random())
+            peer.retry_at_ms = now_ms + pause_ms * (0.8 + 0.4 * self._random.random())
         for request in unfinished:
             request.finish(None, cause or self._disconnected(peer, reason), now_ms)
         if cause is not None:

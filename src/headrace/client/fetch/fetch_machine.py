@@ -40,6 +40,7 @@ from headrace.client.fetch.fetch_codec import (
     encode_fetch,
 )
 from headrace.client.fetch.partition_cursor import PartitionCursor
+from headrace.model.backoff import backoff
 from headrace.model.errors import ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.wire.apis import FETCH
@@ -369,9 +370,8 @@ class FetchMachine:
         if not error.retriable:
             self._stop(cursor, error)
             return
-        pause_ms = min(
-            options.retry_backoff_ms * 2.0 ** min(cursor.backoff.failures, 10),
-            options.retry_backoff_ms_max,
+        pause_ms = backoff(
+            options.retry_backoff_ms, options.retry_backoff_ms_max, cursor.backoff.failures + 1
         )
         cursor.backoff.failed(
             self._engine.cluster, *cursor.partition, error, now_ms, now_ms + pause_ms
