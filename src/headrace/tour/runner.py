@@ -12,7 +12,7 @@ from headrace.client.aio import connect
 from headrace.coordination.zookeeper import ZooKeeperStore
 from headrace.tour.cluster import TourCluster
 from headrace.tour.ledger import Ledger
-from headrace.tour.load import TOPIC, Load
+from headrace.tour.load import TOPIC, Load, Member
 from headrace.tour.observer import Observer
 from headrace.tour.screen import Screen
 from headrace.tour.steps import STEPS
@@ -106,11 +106,9 @@ async def _run_steps(tour: Tour) -> bool:
                 tour.load.offer_records(),
                 tour.load.produce(),
                 _show(tour),
+                *(_consume(tour, member) for member in tour.load.members),
             )
         ]
-        tour.start_consumers = lambda: running.extend(
-            tasks.create_task(tour.load.consume(member)) for member in tour.load.members
-        )
         for number, step in enumerate(STEPS, start=1):
             if number > 1:
                 await tour.screen.pause()
@@ -123,6 +121,11 @@ async def _run_steps(tour: Tour) -> bool:
         for task in running:
             task.cancel()
     return tour.is_successful
+
+
+async def _consume(tour: Tour, member: Member) -> None:
+    await tour.are_consumers_started.wait()
+    await tour.load.consume(member)
 
 
 async def _show(tour: Tour) -> None:

@@ -39,7 +39,7 @@ async def one_partition(tour: Tour) -> None:
     number = tour.load.offer()
     await tour.wait_until("the first record is acknowledged", lambda: tour.ledger.acknowledged > 0)
     await asyncio.to_thread(_find_on_disk, tour, number)
-    tour.start_consumers()
+    tour.are_consumers_started.set()
     tour.load.rate = NORMAL_RATE
     await _until_members(tour)
     count, began = tour.ledger.acknowledged, time.monotonic()

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.client.aio import Client
 from headrace.tour.cluster import TourCluster
@@ -30,8 +30,8 @@ class Tour:
     client: Client
     screen: Screen
     is_fast: bool
-    start_consumers: Callable[[], None] = lambda: None
-    """Starts the members of the group."""
+    are_consumers_started: asyncio.Event = field(default_factory=asyncio.Event)
+    """When set, the members of the group consume."""
     per_second_before: float = 0.0
     """Acknowledged records per second with one partition, as measured in step 2."""
     replay_is_same: bool = False
