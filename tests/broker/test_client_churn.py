@@ -68,10 +68,10 @@ class ChurningClient:
         inside = time.monotonic()
         while not self.is_over.is_set():
             read = member.poll(50)
-            if member.generation >= 0:
+            if member.generation_id >= 0:
                 inside = time.monotonic()
                 for place in member.partitions:
-                    self.record.own(member.generation, place.partition, member.member_id)
+                    self.record.own(member.generation_id, place.partition, member.member_id)
             elif time.monotonic() - inside > OUTSIDE_S_MAX:
                 self.record.troubles.append(f"{self.name} is outside for too long")
             if self.is_calm.is_set():

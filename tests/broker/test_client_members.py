@@ -202,10 +202,10 @@ def test_restarted_static_member_keeps_its_partitions_and_fences_the_former_one(
     group = f"static-{uuid4().hex[:8]}"
     former = client.group_consumer(group, topic, instance_id="i", **QUICK)
     assert former.poll(30_000)
-    generation = former.generation
+    generation = former.generation_id
     later = client.group_consumer(group, topic, instance_id="i", **QUICK)
     assert later.poll(30_000)
-    assert later.generation == generation
+    assert later.generation_id == generation
     with pytest.raises(RequestFailed, match="FENCED_INSTANCE_ID"):
         former.poll(30_000)
     former.close()

@@ -106,7 +106,7 @@ def _offline(
             nodes = [node for node in part.replicas if node in live]
             requested[TopicPartition(topic.name, part.index)] = nodes
     offline: dict[int, list[str]] = {}
-    for partition, ends in (client.log_ends(requested) if requested else {}).items():
+    for partition, ends in (client.log_end_offsets(requested) if requested else {}).items():
         for node, end in ends.items():
             if end.is_offline:
                 offline.setdefault(node, []).append(str(partition))

@@ -117,7 +117,7 @@ def _confirmed(
     }
     if not wanted:
         return []
-    ends = client.log_ends(
+    ends = client.log_end_offsets(
         {
             partition: [n for n in i.replicas if n not in i.offline]
             for partition, i in wanted.items()

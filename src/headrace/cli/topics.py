@@ -135,8 +135,8 @@ def _description(client: "Client", topic: "TopicInfo") -> dict[str, Any]:
 
     led = [part.index for part in topic.partitions if part.leader >= 0]
     partitions_with_leader = [TopicPartition(topic.name, index) for index in led]
-    starts = client.reported_offsets(dict.fromkeys(partitions_with_leader, "earliest"))
-    ends = client.reported_offsets(dict.fromkeys(partitions_with_leader, "latest"))
+    starts = client.list_offsets_or_errors(dict.fromkeys(partitions_with_leader, "earliest"))
+    ends = client.list_offsets_or_errors(dict.fromkeys(partitions_with_leader, "latest"))
     configs = client.describe_configs(ConfigResource("topic", topic.name))
     partitions = []
     for part in topic.partitions:

@@ -37,7 +37,7 @@ class ClientOfTwo:
             TopicPartition("mill", 1): ReplicaInfo(-1, (2,), (), (2,), (), (2,)),
         }
 
-    def log_ends(
+    def log_end_offsets(
         self, replicas: dict[TopicPartition, list[int]]
     ) -> dict[TopicPartition, dict[int, LogEnd]]:
         assert list(replicas.values()) == [[1, 3], [], [3, 1]]

@@ -27,7 +27,7 @@ class FakeClient:
     def describe_replicas(self, _: list[str]) -> dict[TopicPartition, ReplicaInfo]:
         return {MILL: ReplicaInfo(-1, (1, 2, 3), (1, 2), (), (), (2,))}
 
-    def log_ends(
+    def log_end_offsets(
         self, replicas: dict[TopicPartition, list[int]]
     ) -> dict[TopicPartition, dict[int, LogEnd]]:
         assert replicas == {MILL: [1, 3]}

@@ -161,7 +161,7 @@ def _replica_info(part: Mapping[str, Any]) -> ReplicaInfo:
     )
 
 
-def log_ends(
+def log_end_offsets(
     engine: OperationEngine, replicas: Mapping[TopicPartition, Collection[int]]
 ) -> Operation[dict[TopicPartition, dict[int, LogEnd]]]:
     """The log ends of these replicas, if they respond."""

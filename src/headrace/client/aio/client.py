@@ -246,11 +246,13 @@ class Client(DriverFactory):
             )
         )
 
-    async def reported_offsets(
+    async def list_offsets_or_errors(
         self, at: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, ListedOffset | ClientError]:
         """Offsets as `list_offsets` returns them, or the error of a partition. Does not retry."""
-        return await self._run(lookups.reported_offsets(self._engine, lookups.start_timestamps(at)))
+        return await self._run(
+            lookups.list_offsets_or_errors(self._engine, lookups.start_timestamps(at))
+        )
 
     # The cluster.
 
@@ -413,11 +415,11 @@ class Client(DriverFactory):
         """The leader, in-sync replicas and eligible leaders of all partitions of these topics."""
         return await self._run(reassignment.describe_replicas(self._engine, topics))
 
-    async def log_ends(
+    async def log_end_offsets(
         self, replicas: Mapping[TopicPartition, Collection[int]]
     ) -> dict[TopicPartition, dict[int, LogEnd]]:
-        """The log ends of these replicas, if they respond; works without a leader."""
-        return await self._run(reassignment.log_ends(self._engine, replicas))
+        """The log end offsets of these replicas, if they respond; works without a leader."""
+        return await self._run(reassignment.log_end_offsets(self._engine, replicas))
 
     # Consumer groups.
 

@@ -246,11 +246,11 @@ class Client(DriverFactory):
             )
         )
 
-    def reported_offsets(
+    def list_offsets_or_errors(
         self, at: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, ListedOffset | ClientError]:
         """Offsets as `list_offsets` returns them, or the error of a partition. Does not retry."""
-        return self._run(lookups.reported_offsets(self._engine, lookups.start_timestamps(at)))
+        return self._run(lookups.list_offsets_or_errors(self._engine, lookups.start_timestamps(at)))
 
     # The cluster.
 
@@ -401,11 +401,11 @@ class Client(DriverFactory):
         """The leader, in-sync replicas and eligible leaders of all partitions of these topics."""
         return self._run(reassignment.describe_replicas(self._engine, topics))
 
-    def log_ends(
+    def log_end_offsets(
         self, replicas: Mapping[TopicPartition, Collection[int]]
     ) -> dict[TopicPartition, dict[int, LogEnd]]:
-        """The log ends of these replicas, if they respond; works without a leader."""
-        return self._run(reassignment.log_ends(self._engine, replicas))
+        """The log end offsets of these replicas, if they respond; works without a leader."""
+        return self._run(reassignment.log_end_offsets(self._engine, replicas))
 
     # Consumer groups.
 

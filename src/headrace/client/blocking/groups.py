@@ -73,8 +73,8 @@ class GroupConsumer:
         return self._member.member_id
 
     @property
-    def generation(self) -> int:
-        """The group's generation, or the member epoch; -1 while it is not in the group."""
+    def generation_id(self) -> int:
+        """The generation, or in the consumer protocol the member epoch; -1 without a group."""
         return self._member.epoch
 
     def poll(

@@ -197,7 +197,7 @@ def list_offsets(
     return {partition: found[partition] for partition in wanted}
 
 
-def reported_offsets(
+def list_offsets_or_errors(
     engine: OperationEngine, wanted: Mapping[TopicPartition, int]
 ) -> Operation[dict[TopicPartition, ListedOffset | ClientError]]:
     """The offsets that leaders return now, or their errors.

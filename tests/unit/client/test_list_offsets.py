@@ -70,7 +70,7 @@ def played(operation: Any, *replies: list[dict[str, Any]]) -> dict[TopicPartitio
 
 
 def test_an_error_of_one_partition_is_returned_with_the_offsets_of_others() -> None:
-    operation = lookups.reported_offsets(FakeEngine(), dict.fromkeys((A, B, C), -1))  # type: ignore[arg-type]
+    operation = lookups.list_offsets_or_errors(FakeEngine(), dict.fromkeys((A, B, C), -1))  # type: ignore[arg-type]
     error = ErrorCode.OFFSET_NOT_AVAILABLE
     found = played(operation, [reply((A, ErrorCode.NONE, 7)), reply((B, error, -1))])
     assert found[A] == ListedOffset(7, -1, 4)
@@ -81,7 +81,7 @@ def test_an_error_of_one_partition_is_returned_with_the_offsets_of_others() -> N
 
 def test_partition_with_a_new_leader_is_requested_once_more() -> None:
     engine = FakeEngine()
-    operation = lookups.reported_offsets(engine, {A: -1, B: -1})  # type: ignore[arg-type]
+    operation = lookups.list_offsets_or_errors(engine, {A: -1, B: -1})  # type: ignore[arg-type]
     moved = reply((B, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1))
     found = played(operation, [reply((A, ErrorCode.NONE, 7)), moved], [moved])
     assert isinstance(found[B], ClientError)
