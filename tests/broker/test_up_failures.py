@@ -14,7 +14,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.cli.ready import remove_ready_file, write_ready_file
 from headrace.client import connect
-from headrace.ensemble.java import NotInstalled
+from headrace.ensemble.requirements import NotInstalled
 from headrace.server import listener
 from headrace.testing import RunningBroker, RunningCluster
 from tests.broker.raw import eventually

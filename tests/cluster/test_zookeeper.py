@@ -15,7 +15,7 @@ import pytest
 
 from headrace.coordination.port import SessionState, StoreUnavailable, UnknownOutcome
 from headrace.coordination.zookeeper import ZooKeeperStore, parse_connect
-from headrace.ensemble import java
+from headrace.ensemble import requirements
 from headrace.ensemble.zookeeper import LocalZooKeeper, free_port
 from tests.cluster.processes import wait_until, wait_until_gone
 
@@ -250,8 +250,8 @@ def test_missing_java_names_the_package_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
-    with pytest.raises(java.NotInstalled, match="pip install"):
-        java.find_java()
+    with pytest.raises(requirements.NotInstalled, match="pip install"):
+        requirements.find_java()
 
 
 def test_the_java_of_the_wheel_runs_a_server(

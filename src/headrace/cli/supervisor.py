@@ -44,8 +44,8 @@ from headrace.coordination.database import StoreFileError
 from headrace.coordination.port import StoreUnavailable
 from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import Child, ChildFailed
-from headrace.ensemble.java import NotInstalled, check_installed
 from headrace.ensemble.monitor import Monitor
+from headrace.ensemble.requirements import NotInstalled, check_installed
 from headrace.ensemble.zookeeper import CLIENT_PORT, LocalZooKeeper, free_port, is_port_free
 from headrace.log.upkeep.checkpoints import CLEAN_SHUTDOWN
 from headrace.security.new_user import FIRST_USER_VARIABLE

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.client import ClientError
     from headrace.coordination.port import StoreUnavailable
     from headrace.ensemble.child import ChildFailed
-    from headrace.ensemble.java import NotInstalled
+    from headrace.ensemble.requirements import NotInstalled
     from headrace.tour import runner
     from headrace.tour.screen import LiveScreen, Screen
     from headrace.tour.tour import TourFailed

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from headrace.coordination.port import StoreUnavailable
     from headrace.ensemble.child import ChildFailed
-    from headrace.ensemble.java import NotInstalled
+    from headrace.ensemble.requirements import NotInstalled
 
     if args.action == "install":
         return _install()
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _install() -> int:
     from headrace.ensemble import zookeeper_jars
-    from headrace.ensemble.java import NotInstalled
+    from headrace.ensemble.requirements import NotInstalled
 
     try:
         zookeeper_jars.install(lambda line: print(line, flush=True))

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.ensemble.child import Child, ChildFailed
-from headrace.ensemble.java import find_java
 from headrace.ensemble.properties import properties_text, write_private
+from headrace.ensemble.requirements import find_java
 from headrace.ensemble.zookeeper_jars import class_path
 
 CLIENT_PORT = 2181

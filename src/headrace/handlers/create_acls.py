@@ -15,7 +15,7 @@ from headrace.model.errors import ApiError
 from headrace.requests.acl_requests import check_enabled
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
-from headrace.security.acl_requests import new_acl
+from headrace.security.acl_decoding import new_acl
 from headrace.wire.codec import Message
 
 

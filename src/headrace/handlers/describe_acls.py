@@ -11,7 +11,7 @@ from headrace.model.errors import ApiError
 from headrace.requests.acl_requests import acl_message, check_enabled, resource_message
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.replies import failure
-from headrace.security.acl_requests import acl_filter
+from headrace.security.acl_decoding import acl_filter
 from headrace.wire.codec import Message
 
 

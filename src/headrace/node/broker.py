@@ -30,10 +30,10 @@ from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.state import LogSettings, report_failure
 from headrace.model.errors import ApiError
 from headrace.model.topics import TopicPartition
-from headrace.node.authorization import Authorization
 from headrace.node.environment import Environment, RealEnvironment, RequestServer
 from headrace.node.first_user import InvalidFirstUser, create_first_user, take_first_user
 from headrace.node.groups import Groups
+from headrace.node.image_authorizer import Authorization
 from headrace.node.maintenance import Maintenance, log_failure
 from headrace.node.replicas import Replicas
 from headrace.replication.append_queue import AppendQueue

@@ -21,7 +21,7 @@ from typing import Self
 
 from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import ChildFailed
-from headrace.ensemble.java import check_installed
+from headrace.ensemble.requirements import check_installed
 from headrace.ensemble.zookeeper import HOST, LocalZooKeeper, free_port
 from headrace.testing.broker import TEST_SETTINGS, BrokerFailed, LoggingProcess, known_brokers
 from headrace.testing.faults import Faults

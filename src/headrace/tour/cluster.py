@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace.ensemble.broker import BrokerProcess
 from headrace.ensemble.child import Child
-from headrace.ensemble.java import check_installed
+from headrace.ensemble.requirements import check_installed
 from headrace.ensemble.zookeeper import HOST, START_S_MAX, ZooKeeperNode, free_port
 
 LIMIT_BYTES = 250_000

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.ensemble import zookeeper_jars
-from headrace.ensemble.java import NotInstalled
+from headrace.ensemble.requirements import NotInstalled
 from headrace.ensemble.zookeeper import free_port
 from headrace.ensemble.zookeeper_jars import JARS, cache_directory, class_path, find_jars
 from tests.unit.ensemble.maven_scenario import Mirror, mirror

@@ -11,7 +11,7 @@ from headrace.audit import BURST_MAX, PER_SECOND_MAX, Audit
 from headrace.config.broker import BrokerConfig
 from headrace.config.security_rows import AUTHORIZERS
 from headrace.model.acls import Operation
-from headrace.node.authorization import Authorization
+from headrace.node.image_authorizer import Authorization
 from headrace.security.authorizer import CLUSTER, group_resource, topic_resource
 from headrace.wire import apis
 from tests.unit.handlers.authorization_scenario import (

@@ -18,7 +18,7 @@ from headrace import __version__
 from headrace.client.core.connection import Request
 from headrace.client.core.errors import ClientClosed, ClientError
 from headrace.client.core.lookups import metadata_fields
-from headrace.client.core.machine import Machine
+from headrace.client.core.machine_interfaces import Machine
 from headrace.client.core.message_codec import decode_response
 from headrace.client.core.metadata import Cluster, RefreshPolicy
 from headrace.client.core.network import Effect, Network

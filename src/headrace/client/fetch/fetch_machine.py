@@ -24,7 +24,7 @@ from headrace.client.core.errors import (
     request_failed,
 )
 from headrace.client.core.lookups import EARLIEST, LATEST, list_offsets
-from headrace.client.core.machine import MachineEngine
+from headrace.client.core.machine_interfaces import MachineEngine
 from headrace.client.core.operation import Outcome
 from headrace.client.core.options import ConsumerOptions
 from headrace.client.core.values import ListedOffset, Record

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from headrace.client.admin.group_values import GroupOffset
-from headrace.client.core.machine import MachineEngine
+from headrace.client.core.machine_interfaces import MachineEngine
 from headrace.client.core.options import GroupSettings, group_options
 from headrace.client.member.classic_member import ClassicMember
 from headrace.client.member.consumer_member import ConsumerMember

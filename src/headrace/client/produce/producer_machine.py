@@ -25,7 +25,7 @@ from headrace.client.core.errors import (
     Unreachable,
     topic_error,
 )
-from headrace.client.core.machine import MachineEngine
+from headrace.client.core.machine_interfaces import MachineEngine
 from headrace.client.core.operation import Outcome, backoff_ms
 from headrace.client.core.options import ProducerOptions
 from headrace.client.core.values import Headers
