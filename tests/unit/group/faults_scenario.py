@@ -321,6 +321,8 @@ class Schedule(Generic[C]):
                 assert client.asked_ms <= self.healed_ms, "an answer never came"
                 self.give_up(client)
         self.replicate()
+        self.shard.assert_invariants()
+        self.stored.assert_invariants()
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
