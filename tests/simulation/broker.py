@@ -145,8 +145,7 @@ class SimulatedFront:
 
     async def drain(self) -> None:
         self.is_draining = True
-        for exchange in list(self.fetch.waiting):
-            self.fetch.expire(exchange)
+        self.fetch.expire_all()
         await asyncio.sleep(0.05)
         for peer in self.peers:
             peer.fail("draining")
@@ -193,7 +192,7 @@ class SimulatedFront:
             body = _skip_header(frame, 8, len(frame), version >= 9)
             self._produce.handle(peer, header.correlation_id, version, frame, body, len(frame))
             return
-        if peer.exchanges and self.appends.produced:
+        if peer.exchanges and self.appends.has_requests():
             self.appends.flush()
         if key == FETCH:
             body = _skip_header(frame, 8, len(frame), version >= 12)

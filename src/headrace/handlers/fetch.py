@@ -120,7 +120,7 @@ class FetchHandler:
         self.random_id = random_id
         self.response_bytes_max: i64 = response_bytes_max
         self.sessions = SessionCache(sessions_max)
-        self.waiting: dict[FetchExchange, None] = {}
+        self._waiting: dict[FetchExchange, None] = {}
         """The long polls, in order of arrival."""
         self.woken: list[FetchExchange] = []
         """Long polls to retry after the next flush."""
@@ -196,12 +196,12 @@ class FetchHandler:
             return
         if has_responded:
             self._stop_waiting(exchange)
-        elif exchange not in self.waiting:
+        elif exchange not in self._waiting:
             self._wait(exchange)
 
     def _wait(self, exchange: FetchExchange) -> None:
         exchange.peer.muted = True
-        self.waiting[exchange] = None
+        self._waiting[exchange] = None
         by_id = exchange.version >= TOPIC_IDS_SINCE
         for part in exchange.requested:
             partition = self.partitions.find(part.key, part.index, by_id)
@@ -230,7 +230,7 @@ class FetchHandler:
 
     def _retry(self, exchange: FetchExchange) -> None:
         exchange.woken = False
-        if exchange in self.waiting:
+        if exchange in self._waiting:
             self._respond_or_wait(exchange, False)
 
     def _retry_late(self, exchange: FetchExchange) -> None:
@@ -240,9 +240,14 @@ class FetchHandler:
 
     def expire(self, exchange: FetchExchange) -> None:
         """The wait has ended, or a partition was deleted: respond with the available records."""
-        if exchange in self.waiting:
+        if exchange in self._waiting:
             self._respond_or_wait(exchange, True)
             self.appends.send_responses()
+
+    def expire_all(self) -> None:
+        """End the waits of all long polls."""
+        for exchange in list(self._waiting):
+            self.expire(exchange)
 
     def abandon(self, peer: Peer) -> None:
         """The peer has disconnected: its long poll must not delay its later requests.
@@ -250,7 +255,7 @@ class FetchHandler:
         No response is sent: it would make the peer reset the connection and lose these requests.
         """
         for exchange in peer.exchanges:
-            if isinstance(exchange, FetchExchange) and exchange in self.waiting:
+            if isinstance(exchange, FetchExchange) and exchange in self._waiting:
                 self._stop_waiting(exchange)
                 exchange.respond([])
 
@@ -261,9 +266,9 @@ class FetchHandler:
                 self._stop_waiting(exchange)
 
     def _stop_waiting(self, exchange: FetchExchange) -> None:
-        if exchange not in self.waiting:
+        if exchange not in self._waiting:
             return
-        del self.waiting[exchange]
+        del self._waiting[exchange]
         exchange.peer.muted = False
         for partition in exchange.waits_on:
             partition.listeners.remove_long_poll(exchange)

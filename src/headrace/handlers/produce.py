@@ -99,7 +99,7 @@ class ProduceHandler:
             )
         elif not self._stage_partitions(exchange):
             return
-        self.appends.produced.append(exchange)
+        self.appends.add(exchange)
 
     def postpone(
         self,
@@ -118,7 +118,7 @@ class ProduceHandler:
         peer.exchanges.append(exchange)
         for part in request.partitions:
             exchange.reject(part, ErrorCode.REQUEST_TIMED_OUT)
-        self.appends.produced.append(exchange)
+        self.appends.add(exchange)
 
     def _stage_partitions(self, exchange: ProduceExchange) -> bool:
         """Stage the remaining batches in order. False: a worker thread checks one of them first."""
@@ -268,7 +268,7 @@ class ProduceHandler:
                 part.error = ErrorCode.UNKNOWN_SERVER_ERROR
             if self._stage_partitions(exchange):
                 peer.muted = False
-                self.appends.produced.append(exchange)
+                self.appends.add(exchange)
             self.appends.send_responses()
 
         self.worker.submit(job, done)

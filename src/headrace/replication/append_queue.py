@@ -54,13 +54,12 @@ class AppendQueue:
         """Whether this broker is not connected to ZooKeeper: another broker can be the leader."""
         self._takes_jobs = True
         self.now_ms: i64 = clock.wall_ms()
-        self.dirty: list[Partition] = []
+        self._dirty: list[Partition] = []
         """Partitions with staged batches."""
-        self.produced: list[ProduceExchange] = []
-        """Produce requests that the next flush completes, or makes wait."""
-        self.flush_callbacks: list[Callable[[], None]] = []
+        self._produced: list[ProduceExchange] = []
+        self._flush_callbacks: list[Callable[[], None]] = []
         """Called by the next flush before it writes."""
-        self.waiting_for_commit: dict[Partition, None] = {}
+        self._waiting_for_commit: dict[Partition, None] = {}
         """Partitions with acknowledgements that wait for followers."""
 
     def update_time(self) -> None:
@@ -69,29 +68,37 @@ class AppendQueue:
     def mark_dirty(self, partition: Partition) -> None:
         if not partition.is_dirty:
             partition.is_dirty = True
-            self.dirty.append(partition)
+            self._dirty.append(partition)
 
     def stop(self) -> None:
         """Start no more jobs, and drop queued ones: closing the logs completes the work."""
         self._takes_jobs = False
         self.worker.stop(finish=False)
 
+    def add(self, exchange: ProduceExchange) -> None:
+        """The next flush completes this request, or makes it wait."""
+        self._produced.append(exchange)
+
+    def has_requests(self) -> bool:
+        """Whether a Produce request waits for the next flush."""
+        return len(self._produced) > 0
+
     def before_flush(self, call: Callable[[], None]) -> None:
-        self.flush_callbacks.append(call)
+        self._flush_callbacks.append(call)
 
     def flush(self) -> None:
         """Write all staged batches. Then complete their requests, or make them wait."""
-        if self.flush_callbacks:
-            callbacks = self.flush_callbacks
-            self.flush_callbacks = []
+        if self._flush_callbacks:
+            callbacks = self._flush_callbacks
+            self._flush_callbacks = []
             for call in callbacks:
                 call()
-        if not self.produced and not self.dirty:
+        if not self._produced and not self._dirty:
             return
-        dirty = self.dirty
-        produced = self.produced
-        self.dirty = []
-        self.produced = []
+        dirty = self._dirty
+        produced = self._produced
+        self._dirty = []
+        self._produced = []
         for partition in dirty:
             try:
                 self._write(partition)
@@ -204,7 +211,7 @@ class AppendQueue:
             exchange.deadline = self.clock.monotonic() + int(timeout_ms) / 1000
         exchange.waiting += 1
         partition.acks.await_commit(offset, exchange)
-        self.waiting_for_commit[partition] = None
+        self._waiting_for_commit[partition] = None
 
     def start_job(self, partition: Partition) -> None:
         """Start the log's next job on the worker; a sync covers everything written before it."""
@@ -248,34 +255,34 @@ class AppendQueue:
             self._release_ack(ack)
             ack = acks.take_committed(partition.high_watermark)
         if not acks.any_awaits_commit():
-            self.waiting_for_commit.pop(partition, None)
+            self._waiting_for_commit.pop(partition, None)
 
     def _fail_uncommitted(self, partition: Partition) -> None:
         """Fail the requests that wait for a commit: too few replicas are in sync.
 
         The high watermark might never reach their records, so respond before they time out.
         """
-        self.waiting_for_commit.pop(partition, None)
+        self._waiting_for_commit.pop(partition, None)
         for ack in partition.acks.take_awaiting_commit():
             ack.exchange.fail(partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self._release_ack(ack)
 
     def expire(self) -> None:
         """End the waits for followers that have timed out, or whose client has disconnected."""
-        if not self.waiting_for_commit:
+        if not self._waiting_for_commit:
             return
         now: float = self.clock.monotonic()
-        for partition in list(self.waiting_for_commit):
+        for partition in list(self._waiting_for_commit):
             for ack in partition.acks.take_expired(now):
                 ack.exchange.fail(partition, ErrorCode.REQUEST_TIMED_OUT)
                 self._release_ack(ack)
             if not partition.acks.any_awaits_commit():
-                self.waiting_for_commit.pop(partition, None)
+                self._waiting_for_commit.pop(partition, None)
         self.send_responses()
 
     def _fail_acks(self, partition: Partition, acks: list[PendingAck], code: i64) -> None:
         """Fail requests that wait for this partition, and notify its listeners."""
-        self.waiting_for_commit.pop(partition, None)
+        self._waiting_for_commit.pop(partition, None)
         for ack in acks:
             ack.exchange.fail(partition, code)
             self._release_ack(ack)

@@ -304,7 +304,7 @@ class Plane:
 
     def _flush_own_writes(self, connection: Connection) -> None:
         """Write the staged batches first: a request sees the earlier writes of its connection."""
-        if connection.exchanges and self.appends.produced:
+        if connection.exchanges and self.appends.has_requests():
             self.appends.flush()
 
     # Connections.

@@ -174,8 +174,7 @@ class Server:
         self.plane.is_draining = True
         for connection in list(self.plane.connections.values()):
             connection.watch(connection.events & ~EPOLLIN)
-        for exchange in list(self.fetch.waiting):
-            self.fetch.expire(exchange)
+        self.fetch.expire_all()
         deadline = self._clock.monotonic() + DRAIN_SECONDS
         while self._is_busy() and self._clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

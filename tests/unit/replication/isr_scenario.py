@@ -81,7 +81,7 @@ class World:
         part.base_offset = partition.stage(batch(value), self.clock.wall_ms())
         part.end_offset = part.base_offset + 1
         self.node.appends.mark_dirty(partition)
-        self.node.appends.produced.append(exchange)
+        self.node.appends.add(exchange)
         self.node.appends.flush()
         assert exchange.pieces is None
         return part
