@@ -95,13 +95,13 @@ class Narrowing:
             self.partition_to = min(self.partition_to, high)
         return True
 
-    def wants(self, topic_partition: TopicPartition) -> bool:
+    def wants(self, partition: TopicPartition) -> bool:
         """Whether records of this partition can match."""
-        topic, partition = topic_partition
+        topic, index = partition
         return (
             (self.topics is None or topic in self.topics)
-            and (self.partitions is None or partition in self.partitions)
-            and self.partition_from <= partition < self.partition_to
+            and (self.partitions is None or index in self.partitions)
+            and self.partition_from <= index < self.partition_to
         )
 
     def narrowed(self, one: OffsetRange) -> OffsetRange:

@@ -42,7 +42,7 @@ class ClientOfTwo:
     ) -> dict[TopicPartition, dict[int, LogEnd]]:
         assert list(replicas.values()) == [[1, 3], [], [3, 1]]
         ends: dict[TopicPartition, dict[int, LogEnd]] = {
-            where: dict.fromkeys(nodes, LogEnd(0, 5)) for where, nodes in replicas.items()
+            partition: dict.fromkeys(nodes, LogEnd(0, 5)) for partition, nodes in replicas.items()
         }
         ends[TopicPartition("mill", 2)][1] = LogEnd(-1, -1, is_offline=True)
         return ends

@@ -213,7 +213,7 @@ class Program:
         return bool(self.member.take(1))
 
     def note(self, event: Event) -> None:
-        self.seen.append((event.kind, {place.partition for place in event.partitions}))
+        self.seen.append((event.kind, {partition.partition for partition in event.partitions}))
 
     def poll_until_owned(self, indexes: Iterable[int], limit_ms: float = 60_000) -> None:
         """Poll as time passes, until the member owns just these partitions and reads them."""

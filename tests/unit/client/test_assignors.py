@@ -72,9 +72,12 @@ def test_every_subscribed_partition_has_one_owner_that_subscribes(seed: int) -> 
     everything = sorted(p for topic in wanted for p in of(topic, *range(topics[topic])))
     for assign in ASSIGNORS.values():
         given = assign(wishes, topics)
-        assert sorted(place for places in given.values() for place in places) == everything
-        for member, places in given.items():
-            assert {place.topic for place in places} <= set(wishes[member].topics)
+        assert (
+            sorted(partition for partitions in given.values() for partition in partitions)
+            == everything
+        )
+        for member, partitions in given.items():
+            assert {partition.topic for partition in partitions} <= set(wishes[member].topics)
 
 
 def test_sticky_assignment_becomes_even_after_any_change() -> None:
@@ -87,11 +90,11 @@ def test_sticky_assignment_becomes_even_after_any_change() -> None:
             del owned[random.choice(sorted(owned))]
         for _ in range(2):
             members: Members = {
-                name: Subscription(("x",), tuple(places), generation)
-                for name, places in owned.items()
+                name: Subscription(("x",), tuple(partitions), generation)
+                for name, partitions in owned.items()
             }
             owned = assign_cooperative_sticky(members, {"x": 12})
-        sizes = [len(places) for places in owned.values()]
+        sizes = [len(partitions) for partitions in owned.values()]
         assert sum(sizes) == 12
         assert max(sizes) - min(sizes) <= 1
 

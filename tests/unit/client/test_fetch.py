@@ -130,9 +130,9 @@ class Scene:
 
     def take_all(self, *ends: tuple[TopicPartition, int], count_max: int = 1_000) -> list[Record]:
         taken: list[Record] = []
-        while any(self.machine.position(place) < end for place, end in ends):
+        while any(self.machine.position(partition) < end for partition, end in ends):
             taken += self.machine.take_records(count_max)
-            if all(self.machine.position(place) >= end for place, end in ends):
+            if all(self.machine.position(partition) >= end for partition, end in ends):
                 break
             self.world.run(self.machine.ready())
         return taken

@@ -36,10 +36,10 @@ def clusters(draw: st.DrawFn) -> tuple[Assigned, Racks]:
 
 def check_safe(before: Assigned, changes: Changes, racks: Racks) -> Assigned:
     """No broker twice, none that is not there, and only changes among the changes."""
-    for where, nodes in changes.items():
-        assert nodes != before[where]
+    for partition, nodes in changes.items():
+        assert nodes != before[partition]
         assert len(set(nodes)) == len(nodes)
-        assert set(nodes) - set(before[where]) <= set(racks)
+        assert set(nodes) - set(before[partition]) <= set(racks)
     return {**before, **changes}
 
 
@@ -52,7 +52,7 @@ def led(assignment: Assigned) -> Counter[int]:
 
 
 def moved(before: Assigned, after: Assigned) -> int:
-    return sum(len(set(after[where]) - set(nodes)) for where, nodes in before.items())
+    return sum(len(set(after[partition]) - set(nodes)) for partition, nodes in before.items())
 
 
 def rack_count(nodes: tuple[int, ...], racks: Racks) -> int:
@@ -70,8 +70,10 @@ def test_new_brokers_get_their_share_and_no_other_replica_changes(
         racks.update(dict.fromkeys(new, "z"))
     after = check_safe(before, add_brokers(before, racks, new), racks)
     share = sum(map(len, before.values())) // len(racks)
-    assert all(len(after[where]) == len(nodes) for where, nodes in before.items())
-    assert all(set(after[where]) - set(nodes) <= set(new) for where, nodes in before.items())
+    assert all(len(after[partition]) == len(nodes) for partition, nodes in before.items())
+    assert all(
+        set(after[partition]) - set(nodes) <= set(new) for partition, nodes in before.items()
+    )
     assert moved(before, after) == sum(held(after)[node] for node in new)
     assert all(held(after)[node] <= share for node in new)
     if count == 1:
@@ -83,8 +85,8 @@ def test_new_brokers_get_their_share_and_no_other_replica_changes(
             for nodes in after.values()
             if 10 in nodes[1:]
         )
-    for where, nodes in before.items():
-        assert rack_count(after[where], racks) >= rack_count(nodes, racks)
+    for partition, nodes in before.items():
+        assert rack_count(after[partition], racks) >= rack_count(nodes, racks)
 
 
 def test_new_broker_gets_equal_shares_of_small_and_large_topics() -> None:
@@ -95,7 +97,7 @@ def test_new_broker_gets_equal_shares_of_small_and_large_topics() -> None:
         for index in range(size)
     }
     after = {**before, **add_brokers(before, dict.fromkeys((1, 2, 3, 4)), [4])}
-    small = {where: nodes for where, nodes in after.items() if where.topic == "small"}
+    small = {partition: nodes for partition, nodes in after.items() if partition.topic == "small"}
     assert (held(after)[4], led(after)[4]) == (42, 14)
     assert held(small)[4] in (4, 5)
     assert led(small)[4] in (1, 2)
@@ -114,20 +116,20 @@ def test_drained_broker_is_empty_and_the_others_are_balanced(
     changes = drain_broker(before, racks, node)
     after = check_safe(before, changes, racks)
     assert held(after)[node] == 0
-    assert set(changes) == {where for where, nodes in before.items() if node in nodes}
+    assert set(changes) == {partition for partition, nodes in before.items() if node in nodes}
     assert moved(before, after) == held(before)[node]
-    for where in changes:
-        assert len(after[where]) == len(before[where])
-        staying = tuple(each for each in after[where] if each in before[where])
-        (home,) = set(after[where]) - set(staying)
+    for partition in changes:
+        assert len(after[partition]) == len(before[partition])
+        staying = tuple(each for each in after[partition] if each in before[partition])
+        (home,) = set(after[partition]) - set(staying)
         others = [each for each in racks if each != node and each not in staying]
         most = max(rack_count((*staying, each), racks) for each in others)
-        assert rack_count(after[where], racks) == most
+        assert rack_count(after[partition], racks) == most
         for other in others:
             if rack_count((*staying, other), racks) == most:
                 assert held(after)[home] <= held(after)[other] + 1
-        if before[where][0] != node:
-            assert after[where][0] == before[where][0]
+        if before[partition][0] != node:
+            assert after[partition][0] == before[partition][0]
 
 
 @given(clusters(), st.integers(1, 6))
@@ -135,7 +137,7 @@ def test_changed_replication_factor_keeps_the_first_replica(
     cluster: tuple[Assigned, Racks], factor: int
 ) -> None:
     before, racks = cluster
-    chosen = [where for where in before if where.topic == "t0"]
+    chosen = [partition for partition in before if partition.topic == "t0"]
     if factor > len(racks):
         with pytest.raises(ImpossibleError, match="brokers"):
             change_factor(before, racks, chosen, factor)
@@ -143,14 +145,16 @@ def test_changed_replication_factor_keeps_the_first_replica(
     changes = change_factor(before, racks, chosen, factor)
     after = check_safe(before, changes, racks)
     assert set(changes) <= set(chosen)
-    for where in chosen:
-        assert len(after[where]) == factor
-        assert after[where][0] == before[where][0]
-        assert set(after[where]) <= set(before[where]) or set(after[where]) >= set(before[where])
-        if factor > len(before[where]):
+    for partition in chosen:
+        assert len(after[partition]) == factor
+        assert after[partition][0] == before[partition][0]
+        assert set(after[partition]) <= set(before[partition]) or set(after[partition]) >= set(
+            before[partition]
+        )
+        if factor > len(before[partition]):
             wanted = min(factor, len(set(racks.values())))
-            assert rack_count(after[where], racks) >= min(
-                wanted, rack_count(before[where], racks) + factor - len(before[where])
+            assert rack_count(after[partition], racks) >= min(
+                wanted, rack_count(before[partition], racks) + factor - len(before[partition])
             )
 
 

@@ -73,10 +73,10 @@ def test_limit_is_shared_and_every_partition_makes_progress(
     end = {TopicPartition("t", at): begin + n for at, (begin, n) in given_places.items()}
     limited = limit_positions(start, end, limit)
     assert set(limited) == set(end)
-    for place, at in limited.items():
-        assert start[place] <= at <= end[place]
-        assert at > start[place] or end[place] == start[place]
-    taken = sum(limited[place] - start[place] for place in end)
+    for partition, at in limited.items():
+        assert start[partition] <= at <= end[partition]
+        assert at > start[partition] or end[partition] == start[partition]
+    taken = sum(limited[partition] - start[partition] for partition in end)
     assert taken <= max(limit, len(end))
 
 
