@@ -37,7 +37,7 @@ from headrace.wire.cursor import MalformedRequest
 from headrace.wire.header import RequestHeader, read_header
 
 LOGIN_SECONDS_MAX = 10.0
-TOKEN_BYTES_MAX = 4096
+PLAIN_TOKEN_BYTES_MAX = 4096
 """The limit of a PLAIN token: user name and password."""
 _KEY = Struct(">h")
 _NO_HEADER = RequestHeader(SASL_AUTHENTICATE, -1, 0, None, 0)
@@ -297,10 +297,15 @@ class SaslMachine:
 
     def _check_plain(self, header: RequestHeader, token: bytes) -> Action:
         try:
-            authzid, user, password = token[:TOKEN_BYTES_MAX].decode().split("\0")
+            authzid, user, password = token[:PLAIN_TOKEN_BYTES_MAX].decode().split("\0")
         except ValueError:  # Not UTF-8, or not three parts.
             return self._rejected(header, "the token of PLAIN is not valid", "")
-        if len(token) > TOKEN_BYTES_MAX or not user or not password or authzid not in ("", user):
+        if (
+            len(token) > PLAIN_TOKEN_BYTES_MAX
+            or not user
+            or not password
+            or authzid not in ("", user)
+        ):
             return self._rejected(header, "the token of PLAIN is not valid", "")
         if name_error(user):
             return self._rejected(header, "the user name is not valid", user)
