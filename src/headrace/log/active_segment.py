@@ -1,10 +1,11 @@
 # HOT
-"""The segment to which a log appends, and the part of it that is in its file."""
+"""The segment to which a log appends: what is in its file, and when it is full."""
 
 from typing import Final, final
 
 from mypy_extensions import i64
 
+from headrace.log.roll_rules import RollRules
 from headrace.log.segment import Segment
 
 _RECENT_POSITIONS_MAX: Final = 256
@@ -12,8 +13,9 @@ _RECENT_POSITIONS_MAX: Final = 256
 
 @final
 class ActiveSegment:
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, rules: RollRules) -> None:
         self.segment = segment
+        self.rules = rules
         self.written_size: i64 = segment.size
         """The number of bytes of the segment that are in its file."""
         self.has_indexes = False

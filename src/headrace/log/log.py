@@ -83,11 +83,10 @@ class Log:
         self._has_roll_failed: bool = False
         self.leader_epoch: i64 = state.epochs.latest()
         self._staged: StagedBatches = StagedBatches()
-        self._active: ActiveSegment = ActiveSegment(state.segments[-1])
         self._offline_reason: str | None = state.offline_reason or None
         """Why the log is offline; empty if its disk has failed, None if the log is not offline."""
         self.config: TopicConfig = config
-        self._roll_rules: RollRules = self._new_roll_rules(config, self._active.segment)
+        self._active: ActiveSegment = self._new_active(state.segments[-1])
         self.durable.set_flush_messages(config.flush_messages)
 
     @property
@@ -166,14 +165,16 @@ class Log:
         size = batch.end - batch.start
         last_offset = base_offset + batch.last_offset_delta
         timestamp = batch.max_timestamp
-        segment = self._active.segment
-        rules = self._roll_rules
+        active = self._active
+        segment = active.segment
+        rules = active.rules
         if rules.is_full(segment, size, last_offset, timestamp, now_ms):
             if size > rules.segment_bytes and not is_replica:
                 raise errors.larger_than_segment(size, rules.segment_bytes)
             self._roll_for(base_offset, last_offset, now_ms)
-            segment = self._active.segment
-            rules = self._roll_rules
+            active = self._active
+            segment = active.segment
+            rules = active.rules
         position = segment.size
         if leader_epoch != self.leader_epoch:
             self._begin_leader_epoch(leader_epoch, max(base_offset, self.log_start_offset))
@@ -334,6 +335,7 @@ class Log:
         if not self._active.has_indexes:
             self._load_active_indexes()
         segment = Segment(self.files, self.open_segments, self.path, self.log_end_offset, now_ms)
+        active = self._new_active(segment)
         producers = dict(self.producers.entries)
         try:
             if not self.durable.is_directory_durable:
@@ -350,7 +352,7 @@ class Log:
             sealed.seal()
             self.durable.segment_sealed(sealed, self.log_end_offset, producers)
             self.segments.append(segment)
-            self._set_active(segment)
+            self._set_active(active)
         except MemoryError:
             self._set_offline()
             raise
@@ -372,13 +374,10 @@ class Log:
             # before it is made durable now.
             truncation.skip_to(self, base_offset, now_ms)
 
-    def _set_active(self, segment: Segment) -> None:
+    def _set_active(self, active: ActiveSegment) -> None:
         """Use this segment for appends."""
-        active = ActiveSegment(segment)
-        rules = self._new_roll_rules(self.config, segment)
         self.page_drops.roll(self._active.segment.file)
         self._active = active
-        self._roll_rules = rules
         self._load_active_indexes()
 
     # Reading
@@ -465,7 +464,7 @@ class Log:
         self.durable.set_end(end_offset)
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self.leader_epoch = self.epochs.latest()
-        self._set_active(segments[-1])
+        self._set_active(self._new_active(segments[-1]))
 
     def invalidate_cleanings(self) -> None:
         """Make the segments that a cleaner is creating invalid, because a truncation begins."""
@@ -499,10 +498,11 @@ class Log:
         """Apply new settings, beginning with the next batch."""
         self.config = config
         self.durable.set_flush_messages(config.flush_messages)
-        self._roll_rules = self._new_roll_rules(config, self._active.segment)
+        active = self._active
+        active.rules = RollRules(config, self.partition, active.segment.base_offset)
 
-    def _new_roll_rules(self, config: TopicConfig, active: Segment) -> RollRules:
-        return RollRules(config, self.partition, active.base_offset)
+    def _new_active(self, segment: Segment) -> ActiveSegment:
+        return ActiveSegment(segment, RollRules(self.config, self.partition, segment.base_offset))
 
     # Operations of other modules
 
