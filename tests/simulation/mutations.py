@@ -226,7 +226,7 @@ MUTATIONS = (
         "incident-33",
         "a leader treats the ELR as empty until its image has the ELR",
         "headrace/replication/partition.py",
-        (("        self.has_elr = can_have_elr\n", ""),),
+        (("        replicas.has_elr = can_have_elr\n", ""),),
         f"{_ISR}::test_nothing_is_committed_between_the_response_and_the_image_that_has_the_elr",
     ),
     Mutation(

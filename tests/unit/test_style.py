@@ -218,7 +218,7 @@ def operating_system_uses(tree: ast.Module) -> Iterator[str]:
         if (
             isinstance(node, ast.Attribute)
             and ast.unparse(node.value) == "os"
-            and node.attr not in {"path", "getpid", "urandom"}
+            and node.attr not in {"getpid", "path", "strerror", "urandom"}
         ):
             yield f"os.{node.attr}"
 
