@@ -252,7 +252,7 @@ MUTATIONS = (
         "incident-36",
         "a former controller decides by its outdated image",
         "headrace/requests/forwarding.py",
-        (("        await broker.controller.confirm()\n", ""),),
+        (("    await broker.controller.confirm()\n", ""),),
         "tests/unit/controller/test_requests.py"
         "::test_former_controller_does_not_reject_requests_because_of_its_old_image",
     ),
