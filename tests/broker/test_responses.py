@@ -36,7 +36,14 @@ from headrace.wire.apis import (
     RENEW_DELEGATION_TOKEN,
 )
 from headrace.wire.codec import Message
-from tests.broker.raw import FETCH_VERSION, RawConnection, framed, one_batch
+from tests.broker.raw import (
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    RawConnection,
+    framed,
+    header,
+    one_batch,
+)
 from tests.broker.responses import create_topic, wait_for_coordinator
 
 HOUR_MS = 3_600_000
@@ -90,6 +97,29 @@ def test_produce_returns_the_records_with_invalid_timestamps(
     assert found["error_code"] == ErrorCode.INVALID_TIMESTAMP
     assert [error["batch_index"] for error in found["record_errors"]] == [1, 3]
     assert connection.end_offset(new_topic) == 0
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        framed(header(999, 0)),
+        framed(header(METADATA, 1) + b"\xff"),
+        framed(header(PRODUCE, 9, flexible=True) + b"\x00\xff"),
+        framed(header(FETCH, 999)),
+        b"\xff\xff\xff\xff" + bytes(8),
+    ],
+)
+def test_a_malformed_request_closes_the_connection_after_the_earlier_responses(
+    connection: RawConnection, new_topic: str, malformed: bytes
+) -> None:
+    create_topic(connection, new_topic)
+    long_poll = connection.fetch_frame(new_topic, 0, max_wait_ms=300)
+    connection.send(long_poll + connection.produce_frame(new_topic, one_batch()) + malformed)
+    (fetched,) = connection.read_answer(FETCH, FETCH_VERSION)["responses"]
+    assert fetched["partitions"][0]["error_code"] == 0
+    (produced,) = connection.read_answer(PRODUCE, PRODUCE_VERSION)["responses"]
+    assert produced["partition_responses"][0]["base_offset"] == 0
+    assert connection.wait_closed() == b""
 
 
 @pytest.mark.parametrize("offset", [2, -1])
@@ -154,6 +184,14 @@ def test_a_reassignment_returns_whether_the_replication_factor_can_change(
     reply = connection.ask(ALTER_PARTITION_REASSIGNMENTS, 1, body)
     assert reply["error_code"] == 0
     assert reply["allow_replication_factor_change"] is is_allowed
+
+
+def test_a_reassignment_without_partitions_returns_its_topics(connection: RawConnection) -> None:
+    topics = [{"name": "any", "partitions": []}]
+    body = {"timeout_ms": 30_000, "allow_replication_factor_change": False, "topics": topics}
+    reply = connection.ask(ALTER_PARTITION_REASSIGNMENTS, 1, body)
+    assert reply["allow_replication_factor_change"] is False
+    assert reply["responses"] == topics
 
 
 def delete_first_record(connection: RawConnection, topic: str) -> None:

@@ -1,11 +1,13 @@
 """AlterPartitionReassignments, versions 0 and 1: start or cancel reassignments of partitions.
 
 - Responds when the reassignments have started. ListPartitionReassignments shows their progress.
-- Each partition has its own result. If a partition occurs twice, the
-  complete request is rejected.
+- Each partition has its own result.
 - Any broker accepts the request and forwards it to the controller.
 - Requires: Alter on the cluster.
 - Versions: 0 and 1. Since 1, a request can forbid a change of the replication factor.
+
+Gaps: if a partition occurs twice, the complete request is rejected (INVALID_REQUEST); Kafka
+executes both entries, in their order.
 """
 
 from headrace.model.errors import ApiError, ErrorCode
@@ -24,9 +26,13 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     }
     if len(targets) != sum(len(topic["partitions"]) for topic in request["topics"]):
         raise ApiError(ErrorCode.INVALID_REQUEST, "The request contains a partition twice.")
-    if not targets:
-        return {"error_message": ""}
     may_change_factor = request.get("allow_replication_factor_change", True)
+    if not targets:
+        return {
+            "allow_replication_factor_change": may_change_factor,
+            "error_message": "",
+            "responses": _entries(request, {}),
+        }
     deadline = Deadline(broker.clock, request["timeout_ms"])
     outcomes = await deadline.wait_for(
         broker.controller.reassign_partitions(targets, keeps_factor=not may_change_factor)

@@ -7,6 +7,9 @@
   versions, the client is delayed.
 - Requires: Alter on the topic.
 - Versions: 0 to 3.
+
+Gaps: internal topics are rejected (INVALID_TOPIC), because the partition of a group would
+change; Kafka adds the partitions.
 """
 
 from headrace.model.errors import ApiError, ErrorCode

@@ -86,6 +86,7 @@ class Connection(Peer):
             self.muted
             or self.quota.is_throttled
             or self.closed
+            or self.responses.is_last
             or self.responses.memory_bytes > self.plane.response_bytes_max
             or len(self.exchanges) >= EXCHANGES_MAX
             or (len(self.exchanges) > 0 and self.plane.memory.defers_too_much())
@@ -166,7 +167,7 @@ class Connection(Peer):
                 return
             length: i64 = i64(read_i32_be(data, at))
             if length > self.plane.request_bytes_max or length < REQUEST_SIZE_MIN:
-                self.plane.close(self, reason_to_reject(data, at, length))
+                self._end(reason_to_reject(data, at, length))
                 return
             if size - at - 4 < length:
                 if length > SMALL_FRAME_BYTES_MAX:
@@ -177,7 +178,7 @@ class Connection(Peer):
             at += 4 + length
             self.input_at = at
             self._handle(data, at - length, at)
-            if self.closed:
+            if self.closed or self.responses.is_last:
                 return
         self.input = data[at:] if at < size else b""
         self.input_at = 0
@@ -212,11 +213,20 @@ class Connection(Peer):
         if self.expires_at > 0.0 and self.plane.now >= self.expires_at and not _is_login(data, at):
             self.plane.close(self, "its session has expired, and it did not log in again")
             return
+        before: i64 = len(self.exchanges)
         try:
             self.plane.request(self, data, at, end)
         except (MalformedRequest, ApiError) as error:
             # Raised only if the response of the API has no field for the error.
-            self.plane.close(self, str(error))
+            while len(self.exchanges) > before:
+                self.plane.ends.end(self.exchanges.pop())
+            self._end(str(error))
+
+    def _end(self, reason: str) -> None:
+        """Parse nothing more. Close the connection after the responses to earlier requests."""
+        self.input = b""
+        self.input_at = 0
+        self.responses.close_when_sent(reason)
 
     def _begin_large(self, data: bytes, at: i64, size: i64) -> None:
         self.input = b""

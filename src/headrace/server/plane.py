@@ -340,7 +340,7 @@ class Plane:
         self.throttling.forget(connection)
         self.memory.leave(connection, kept)
         self._wake_waiting()
-        self.on_close(connection, reason)
+        self.on_close(connection, reason or connection.responses.close_reason)
 
     def release_memory(self, connection: Connection, size: i64) -> None:
         self.memory.shrink(connection, size)

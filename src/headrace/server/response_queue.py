@@ -4,6 +4,8 @@ Responses are sent through the connection's transport. A file slice that is not 
 is read by a thread first, so that one reader of old data does not delay the others.
 
 1. Bytes are sent in the order in which they were added.
+2. After a malformed request, the connection is closed when all responses to earlier requests are
+   sent. Clients need them: they might otherwise send a request again that was executed.
 """
 
 import errno
@@ -45,6 +47,9 @@ class ResponseQueue:
         """The bytes of responses in memory; slices of files take none."""
         self.is_reading = False
         """Whether a thread reads the data that is sent next."""
+        self.is_last = False
+        """Whether the connection is closed after the responses to its earlier requests."""
+        self.close_reason = ""
         self._slice_sent: i64 = 0
         """The bytes of the first slice that are sent."""
         self._cached_end: i64 = 0
@@ -68,6 +73,15 @@ class ResponseQueue:
 
     def clear(self) -> None:
         self._pieces.clear()
+
+    def close_when_sent(self, reason: str) -> None:
+        self.is_last = True
+        self.close_reason = reason
+        self._close_if_sent()
+
+    def _close_if_sent(self) -> None:
+        if self.is_last and not self._connection.exchanges and self.is_empty():
+            self._plane.close(self._connection, self.close_reason)
 
     def send(self) -> None:
         """Send until the socket is full, or other connections must be served."""
@@ -101,6 +115,8 @@ class ResponseQueue:
             return
         if connection.events & EPOLLOUT:
             connection.watch(connection.events & ~EPOLLOUT)
+        if self.is_last:
+            self._close_if_sent()
 
     def _send_bytes(self, data: bytes) -> i64:
         """Send adjacent pieces in memory with one call."""
