@@ -71,8 +71,8 @@ class CommitHandler:
             return
         if version >= TOPIC_IDS_SINCE:
             self._find_names(request)
-        self._reject_denied_topics(peer, request)
-        if not self._reject_unknown_partitions(request):
+        denied = self._reject_denied_topics(peer, request)
+        if not self._reject_unknown_partitions(request, denied):
             self._respond(exchange, request)
             return
         # The next request on this connection must see this commit.
@@ -98,9 +98,11 @@ class CommitHandler:
         self._report_denial(peer, group)
         return False
 
-    def _reject_denied_topics(self, peer: Peer, request: CommitRequest) -> None:
+    def _reject_denied_topics(self, peer: Peer, request: CommitRequest) -> set[str]:
+        """Reject topics without permission. Returns their names."""
+        denied: set[str] = set()
         if peer.is_internal:
-            return
+            return denied
         allows = self.authorizer.allows
         principal, host = peer.principal, peer.host
         for topic in request.topics:
@@ -108,17 +110,20 @@ class CommitHandler:
                 continue
             if not allows(principal, host, Operation.READ, topic_resource(topic.name)):
                 self._report_denial(peer, topic_resource(topic.name))
+                denied.add(topic.name)
                 for part in topic.partitions:
                     part.code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return denied
 
     def _report_denial(self, peer: Peer, resource: Resource) -> None:
         self.authorizer.denied(peer.principal, peer.host, OFFSET_COMMIT, Operation.READ, resource)
 
-    def _reject_unknown_partitions(self, request: CommitRequest) -> bool:
+    def _reject_unknown_partitions(self, request: CommitRequest, denied: set[str]) -> bool:
         """Reject unknown partitions. Returns whether any partition can be committed.
 
         As in Kafka, the response lists rejected topics and partitions first. A topic without
-        partitions is only listed if it is unknown.
+        partitions is only listed if it is denied or unknown. So a response does not reveal whether
+        a denied topic exists.
         """
         rejected: list[CommitTopic] = []
         known: list[CommitTopic] = []
@@ -133,7 +138,7 @@ class CommitHandler:
                 (good if part.code == 0 else bad).append(part)
             if bad:
                 topic.partitions = bad + good
-            if bad or state is None:
+            if bad or state is None or topic.name in denied:
                 rejected.append(topic)
             elif good:
                 known.append(topic)

@@ -3,6 +3,9 @@
 - Rejects topics that an active group subscribes to (GROUP_SUBSCRIBED_TO_TOPIC).
 - Requires: Delete on the group, and Read on the topic.
 - Versions: 0.
+
+Gaps: a group without members is deleted with its last offset; Kafka keeps the empty group until its
+next check for expired offsets.
 """
 
 from collections.abc import Awaitable
@@ -42,7 +45,9 @@ def handle(
     )
     return then(
         response,
-        lambda errors: _message(broker, request, refused | dict(zip(known, errors, strict=True))),
+        lambda errors: _message(
+            broker, request, denied, refused | dict(zip(known, errors, strict=True))
+        ),
     )
 
 
@@ -51,9 +56,12 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 
 def _message(
-    broker: BrokerContext, request: Message, errors: dict[tuple[str, int], ErrorCode]
+    broker: BrokerContext,
+    request: Message,
+    denied: set[str],
+    errors: dict[tuple[str, int], ErrorCode],
 ) -> Message:
-    """As in Kafka, rejected partitions are first, and unknown topics are always listed."""
+    """As in Kafka, rejected partitions are first, and denied and unknown topics always listed."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def result(name: str, part: Message) -> Message:
@@ -70,6 +78,8 @@ def _message(
                 ),
             }
             for topic in request["topics"]
-            if topic["partitions"] or topic["name"] not in broker.image.topics
+            if topic["partitions"]
+            or topic["name"] in denied
+            or topic["name"] not in broker.image.topics
         ]
     }

@@ -20,7 +20,7 @@ from headrace.model.errors import ApiError, ErrorCode
 from headrace.model.topics import TopicPartition
 from headrace.requests.authorization import cannot_describe, is_allowed
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.lookup import hosted_partition, leader_partition
+from headrace.requests.lookup import check_leader_epoch, hosted_partition, leader_partition
 from headrace.security.authorizer import CLUSTER, Operation
 from headrace.wire.codec import Message
 
@@ -101,15 +101,17 @@ def refuse(request: Message, error: ApiError) -> Message:
 def _end_offset(
     broker: BrokerContext, topic: str, requested: Message, is_any_replica: bool
 ) -> tuple[int, int]:
+    epoch = requested["current_leader_epoch"]
     if is_any_replica:
-        log = hosted_partition(broker, topic, requested["partition"]).log
+        replica = hosted_partition(broker, topic, requested["partition"])
+        check_leader_epoch(replica, epoch)
+        log = replica.log
         if log.is_offline:
             # The log has the length in its checkpoint, but cannot be read: it must win no election.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {topic} is offline.")
         if requested["leader_epoch"] > log.epochs.latest():
             return log.epochs.latest(), log.log_end_offset
         return log.epochs.end_offset_for(requested["leader_epoch"], log.log_end_offset)
-    epoch = requested["current_leader_epoch"]
     partition = leader_partition(broker, topic, requested["partition"], epoch)
     return _end_of(partition, requested["leader_epoch"])
 

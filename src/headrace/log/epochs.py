@@ -50,10 +50,10 @@ class EpochCache:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch that is not above the given one, and its end offset (KIP-101, KIP-279).
 
-        Returns (-1, -1) for an epoch above all known ones. For one below all, returns that epoch
-        and the start offset of the first known one.
+        Returns (-1, -1) for a negative epoch and for one above all known ones. For one below all,
+        returns that epoch and the start offset of the first known one.
         """
-        if epoch == UNDEFINED_EPOCH or epoch > self.latest():
+        if epoch < 0 or epoch > self.latest():
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self.latest():
             return epoch, log_end_offset

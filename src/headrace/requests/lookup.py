@@ -28,16 +28,21 @@ def hosted_partition(broker: BrokerContext, topic: str, index: int) -> "Partitio
     )
 
 
-def leader_partition(
-    broker: BrokerContext, topic: str, index: int, current_leader_epoch: int = NO_EPOCH
-) -> "Partition":
-    """A partition that this broker leads. Raises the error for another leader epoch (KIP-320)."""
-    partition = hosted_partition(broker, topic, index)
+def check_leader_epoch(partition: "Partition", current_leader_epoch: int) -> None:
+    """Raise the error for another leader epoch than that of the partition (KIP-320)."""
     if current_leader_epoch != NO_EPOCH:
         if current_leader_epoch < partition.leader_epoch:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         if current_leader_epoch > partition.leader_epoch:
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+def leader_partition(
+    broker: BrokerContext, topic: str, index: int, current_leader_epoch: int = NO_EPOCH
+) -> "Partition":
+    """A partition that this broker leads. Raises the error for another leader epoch (KIP-320)."""
+    partition = hosted_partition(broker, topic, index)
+    check_leader_epoch(partition, current_leader_epoch)
     if not partition.is_leader:
         code = ErrorCode(int(partition.not_leader_error()))
         raise ApiError(code, f"This broker is not the leader of {topic}-{index}.")

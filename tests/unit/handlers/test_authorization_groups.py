@@ -75,6 +75,22 @@ def test_offset_commit_needs_read_group_and_topic(client: Asker) -> None:
     assert commit(client, "hidden", SECRET, OPEN) == {SECRET: 30, OPEN: 30}
 
 
+@pytest.mark.parametrize("api_key", [apis.OFFSET_COMMIT, apis.OFFSET_DELETE])
+def test_denied_topics_without_partitions_are_listed_whether_they_exist_or_not(
+    client: Asker, api_key: int
+) -> None:
+    commit(client, "hidden", OPEN)
+    rules(client).deny(Operation.READ, *SECRETS)
+    topics = [{"name": name, "partitions": []} for name in (SECRET, OPEN, ABSENT)]
+    body: dict[str, Any] = {"group_id": "hidden", "topics": topics}
+    if api_key == apis.OFFSET_COMMIT:
+        body |= {"member_id": "", "generation_id_or_member_epoch": -1}
+        reply = ask(client, api_key, NAMES_VERSION, **body)
+    else:
+        reply = ask(client, api_key, **body)
+    assert [topic["name"] for topic in reply["topics"]] == [SECRET, ABSENT]
+
+
 def _fetched(client: Asker, topics: list[Message] | None, version: int = NAMES_VERSION) -> Message:
     group = {"group_id": "hidden", "member_id": None, "member_epoch": -1, "topics": topics}
     reply = ask(client, apis.OFFSET_FETCH, version, groups=[group], require_stable=False)

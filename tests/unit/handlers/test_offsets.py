@@ -177,10 +177,14 @@ def test_epoch_is_returned_with_its_end_offset(
     assert (slot["error_code"], slot["leader_epoch"], slot["end_offset"]) == (0, *end)
 
 
+@pytest.mark.parametrize("replica_id", [-1, -2])
 @pytest.mark.parametrize("epoch", [-1, -2, -(2**31)])
-def test_unknown_epoch_is_undefined_also_in_an_empty_log(client: Asker, epoch: int) -> None:
-    partition = {"partition": 1, "leader_epoch": epoch}
-    body = {"replica_id": -1, "topics": [{"topic": "orders", "partitions": [partition]}]}
+def test_unknown_epoch_is_undefined_also_in_an_empty_log(
+    client: Asker, epoch: int, replica_id: int
+) -> None:
+    client.partition("orders").log.epochs.cut_end(0)
+    partition = {"partition": 0, "leader_epoch": epoch}
+    body = {"replica_id": replica_id, "topics": [{"topic": "orders", "partitions": [partition]}]}
     slot = client.ask(OFFSET_FOR_LEADER_EPOCH, 4, body)["topics"][0]["partitions"][0]
     assert (slot["error_code"], slot["leader_epoch"], slot["end_offset"]) == (0, -1, -1)
 
@@ -204,11 +208,18 @@ def test_an_offline_log_reports_no_end_to_the_controller(client: Asker) -> None:
     assert (slot["error_code"], slot["end_offset"]) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
 
 
-def test_fenced_request_gets_no_end_offset(client: Asker) -> None:
-    partition = {"partition": 0, "current_leader_epoch": 4, "leader_epoch": 3}
-    body = {"replica_id": -1, "topics": [{"topic": "orders", "partitions": [partition]}]}
-    slot = client.ask(OFFSET_FOR_LEADER_EPOCH, 2, body)["topics"][0]["partitions"][0]
-    assert (slot["error_code"], slot["end_offset"]) == (ErrorCode.FENCED_LEADER_EPOCH, -1)
+@pytest.mark.parametrize("replica_id", [-1, -2])
+@pytest.mark.parametrize(
+    ("current", "error"),
+    [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
+)
+def test_request_with_another_leader_epoch_gets_no_end_offset(
+    client: Asker, replica_id: int, current: int, error: ErrorCode
+) -> None:
+    partition = {"partition": 0, "current_leader_epoch": current, "leader_epoch": 3}
+    body = {"replica_id": replica_id, "topics": [{"topic": "orders", "partitions": [partition]}]}
+    slot = client.ask(OFFSET_FOR_LEADER_EPOCH, 3, body)["topics"][0]["partitions"][0]
+    assert (slot["error_code"], slot["end_offset"]) == (error, -1)
 
 
 def _deleted(
