@@ -106,6 +106,30 @@ def test_a_consumer_group_must_have_a_name(connection: RawConnection) -> None:
     assert group["error_code"] == ErrorCode.INVALID_GROUP_ID
 
 
+@pytest.mark.parametrize(
+    ("version", "epoch", "error"),
+    [
+        (0, -2, ErrorCode.FENCED_INSTANCE_ID),
+        (0, -3, ErrorCode.INVALID_REQUEST),
+        (0, -1, ErrorCode.INVALID_REQUEST),
+        (0, 1, ErrorCode.INVALID_REQUEST),
+        (1, -2, ErrorCode.INVALID_REQUEST),
+        (1, 0, ErrorCode.INVALID_REQUEST),
+    ],
+)
+@pytest.mark.parametrize("blank", ["", " "])
+def test_which_heartbeats_need_a_member_id(
+    connection: RawConnection, new_topic: str, version: int, epoch: int, error: int, blank: str
+) -> None:
+    create_topic(connection, new_topic)
+    member = joining_member(new_topic) | {"instance_id": "instance"}
+    wait_for_coordinator(connection, new_topic)
+    assert connection.ask(CONSUMER_GROUP_HEARTBEAT, 0, member)["error_code"] == 0
+    leaving = member | {"member_id": blank, "member_epoch": epoch}
+    reply = connection.ask(CONSUMER_GROUP_HEARTBEAT, version, leaving)
+    assert reply["error_code"] == error
+
+
 def test_commits_return_rejected_partitions_first(
     connection: RawConnection, new_topic: str
 ) -> None:

@@ -13,6 +13,11 @@ Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 
 NO_PARTITIONS: Assignment = {}
 
+Epochs: TypeAlias = Mapping[UUID, Mapping[int, int]]
+"""The epoch in which a member got a partition, by topic id and partition."""
+
+NO_EPOCHS: Epochs = {}
+
 
 def assignment_of(pairs: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
     """Convert pairs of a topic and partitions. Pairs of the same topic are merged."""

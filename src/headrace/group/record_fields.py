@@ -7,7 +7,13 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from uuid import UUID
 
-from headrace.group.assignment import Assignment, assignment_of, sorted_partitions
+from headrace.group.assignment import (
+    NO_EPOCHS,
+    Assignment,
+    Epochs,
+    assignment_of,
+    sorted_partitions,
+)
 from headrace.wire.cursor import Cursor
 from headrace.wire.writer import uvarint
 
@@ -35,13 +41,18 @@ def compact_array(items: Sequence[bytes]) -> bytes:
     return uvarint(len(items) + 1) + b"".join(items)
 
 
-def topic_partitions(assignment: Assignment) -> bytes:
-    return compact_array(
-        [
-            b"".join((topic_id.bytes, compact_array(list(map(INT.pack, indexes))), b"\x00"))
-            for topic_id, indexes in sorted_partitions(assignment)
-        ]
-    )
+def topic_partitions(assignment: Assignment, since: Epochs = NO_EPOCHS) -> bytes:
+    """Topics with partitions, and the epochs in which a member got them (KIP-1251), if known."""
+
+    def numbers(values: Iterable[int]) -> bytes:
+        return compact_array(list(map(INT.pack, values)))
+
+    topics = []
+    for topic_id, indexes in sorted_partitions(assignment):
+        epochs = since.get(topic_id)
+        tags = tagged(0, numbers(map(epochs.__getitem__, indexes))) if epochs else b"\x00"
+        topics.append(b"".join((topic_id.bytes, numbers(indexes), tags)))
+    return compact_array(topics)
 
 
 def tagged(tag: int, raw: bytes) -> bytes:
@@ -69,16 +80,27 @@ def read_texts(cursor: Cursor) -> tuple[str, ...]:
 
 
 def read_topic_partitions(cursor: Cursor) -> Assignment:
-    return assignment_of(list(_read_topics(cursor)))
+    return read_partitions_since(cursor)[0]
 
 
-def _read_topics(cursor: Cursor) -> Iterable[tuple[UUID, list[int]]]:
+def read_partitions_since(cursor: Cursor) -> tuple[Assignment, Epochs]:
+    """Topics with partitions, and the epochs in which a member got them, if they are stored."""
+    topics: list[tuple[UUID, list[int]]] = []
+    since: dict[UUID, dict[int, int]] = {}
     for _ in range(int(cursor.count(True, 18))):
         start = int(cursor.take(16))
         topic_id = UUID(bytes=cursor.data[start : start + 16])
-        indexes = [int(cursor.read_i32()) for _ in range(int(cursor.count(True, 4)))]
-        cursor.skip_tags()
-        yield topic_id, indexes
+        indexes = _read_numbers(cursor)
+        topics.append((topic_id, indexes))
+        stored = read_tagged(cursor, 0)
+        epochs = _read_numbers(Cursor(stored, 0, len(stored))) if stored else []
+        if epochs and len(epochs) == len(indexes):
+            since[topic_id] = dict(zip(indexes, epochs, strict=True))
+    return assignment_of(topics), since
+
+
+def _read_numbers(cursor: Cursor) -> list[int]:
+    return [int(cursor.read_i32()) for _ in range(int(cursor.count(True, 4)))]
 
 
 def read_tagged(cursor: Cursor, tag: int) -> bytes | None:

@@ -16,7 +16,7 @@ from functools import partial
 from uuid import uuid4
 
 from headrace.group.assignment import Assignment, assignment_of, sorted_partitions
-from headrace.group.consumer.machine import STATIC_LEAVE_EPOCH
+from headrace.group.consumer.machine import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from headrace.group.messages import ConsumerHeartbeat, ConsumerHeartbeatReply
 from headrace.model.errors import ApiError, ErrorCode
 from headrace.requests.authorization import can_describe, cannot_describe, check
@@ -66,7 +66,8 @@ def refuse(request: Message, error: ApiError) -> Message:
 
 def _check(request: Message, version: int) -> None:
     epoch = request["member_epoch"]
-    if not request["member_id"] and (epoch != 0 or version >= _OWN_IDS_SINCE):
+    needs_id = version >= _OWN_IDS_SINCE or epoch > 0 or epoch == LEAVE_EPOCH
+    if needs_id and not request["member_id"].strip():
         raise _invalid("member_id must not be empty: since version 1 the member generates it.")
     if not request["group_id"].strip():
         raise _invalid("group_id must not be empty.")

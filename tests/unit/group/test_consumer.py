@@ -255,9 +255,25 @@ def test_next_coordinator_loads_the_same_state() -> None:
     assert after is not before
     for what in ("epoch", "metadata_hash", "target_epoch", "members", "current", "targets"):
         assert getattr(after, what) == getattr(before, what), what
+    assert after.assigned_since == before.assigned_since
     assert after.owners == before.owners
     assert after.by_instance == before.by_instance
     assert after.metadata_bytes == before.metadata_bytes
+
+
+def test_a_compacted_log_keeps_the_epochs_in_which_partitions_were_assigned() -> None:
+    table = Table()
+    table.join("a")
+    table.join("b")
+    table.settle("a", "b")
+    assert table.epochs["a"] == 2
+    table.log = list(dict(table.log).items())
+    table.restarted()
+    table.group.check_commit("a", 1, [("t", 0), ("t", 1)])
+    for partition in (("t", 2), ("absent", 0)):
+        with pytest.raises(ApiError) as failure:
+            table.group.check_commit("a", 1, [("t", 0), partition])
+        assert failure.value.code is ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_a_failed_append_changes_nothing() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.group.assignment import NO_PARTITIONS, Assignment, union
 from headrace.group.consumer.records import (
     CONSUMER_KEYS,
     ClassicSupport,
@@ -61,6 +62,12 @@ AS_KAFKA_WRITES: list[tuple[ConsumerKey, ConsumerValue, str]] = [
         "00000000000500000004010200000000000000010000000000000002030000000000000002000100",
     ),
     (
+        CurrentKey("g", "m"),
+        CurrentValue(5, 4, 1, HELD, since={TOPIC: {0: 3, 2: 4}}),
+        "00000000000500000004010200000000000000010000000000000002030000000000000002010009030000"
+        "0003000000040100",
+    ),
+    (
         RegexKey("g", "r.*"),
         RegexValue(("a",), 3, 4),
         "00000202610000000000000003000000000000000400",
@@ -83,13 +90,6 @@ def test_keys_are_as_kafka_writes_them() -> None:
 
 
 def test_unknown_fields_of_newer_versions_are_skipped() -> None:
-    with_epochs = (
-        "000000000005000000040102000000000000000100000000000000020300000000000000020100090300000003"
-        "000000040100"
-    )
-    assert decode_value(CurrentKey("g", "m"), bytes.fromhex(with_epochs)) == CurrentValue(
-        5, 4, 1, HELD
-    )
     with_time = "0000000000050100080000000000000009"
     assert decode_value(TargetEpochKey("g"), bytes.fromhex(with_time)) == TargetEpochValue(5)
     older = bytes.fromhex("00000200000000000000010000000000000002027400000003010000")
@@ -101,6 +101,16 @@ assignments = st.dictionaries(
     st.uuids(), st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=4), max_size=3
 )
 epochs = st.integers(-2, 2**31 - 1)
+
+
+def current_value(
+    epoch: int, assigned: Assignment, revoking: Assignment, has_epochs: bool
+) -> CurrentValue:
+    held = union(assigned, revoking) if has_epochs else NO_PARTITIONS
+    since = {topic: {index: index // 2 for index in indexes} for topic, indexes in held.items()}
+    return CurrentValue(epoch, epoch, 1, assigned, revoking, since)
+
+
 values: st.SearchStrategy[tuple[ConsumerKey, ConsumerValue]] = st.one_of(
     st.tuples(
         st.builds(EpochKey, texts), st.builds(EpochValue, epochs, st.integers(-(2**63), 2**63 - 1))
@@ -128,7 +138,7 @@ values: st.SearchStrategy[tuple[ConsumerKey, ConsumerValue]] = st.one_of(
     st.tuples(st.builds(TargetKey, texts, texts), st.builds(TargetValue, assignments)),
     st.tuples(
         st.builds(CurrentKey, texts, texts),
-        st.builds(CurrentValue, epochs, epochs, st.integers(0, 2), assignments, assignments),
+        st.builds(current_value, epochs, assignments, assignments, st.booleans()),
     ),
     st.tuples(
         st.builds(RegexKey, texts, texts),

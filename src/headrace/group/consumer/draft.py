@@ -58,7 +58,10 @@ class Draft(ConsumerState):
         )
 
     def set_current(self, member_id: str, value: CurrentValue) -> None:
-        self.put(CurrentKey(self.group_id, member_id), value)
+        key = CurrentKey(self.group_id, member_id)
+        self.apply(key, value)
+        stored = value._replace(since=self.assigned_since[member_id])
+        self.records.append(GroupRecord(key, stored))
 
     def remove(self, member_id: str) -> None:
         """Remove a member. Kafka requires this order of tombstones."""

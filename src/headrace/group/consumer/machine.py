@@ -31,6 +31,7 @@ from headrace.group.messages import (
 from headrace.group.topics import Topics
 from headrace.model.errors import ApiError, ErrorCode
 
+LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 """The epoch that a static member sends if it leaves but can return (KIP-848)."""
 
@@ -375,8 +376,8 @@ class ConsumerCore(ConsumerState):
         epoch = self.current_of(member_id).member_epoch
         since = self.assigned_since.get(member_id, {})
         if 0 <= generation < epoch and all(
-            since.get(self.topics.id_of(name), {}).get(index, epoch) <= generation
-            for name, index in partitions
+            topic_id in since and since[topic_id].get(index, epoch) <= generation
+            for topic_id, index in ((self.topics.id_of(name), index) for name, index in partitions)
         ):
             return
         self._check_generation(member_id, generation)

@@ -8,7 +8,7 @@ only reads key 4, and deletes it with its group.
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-from headrace.group.assignment import NO_PARTITIONS, Assignment
+from headrace.group.assignment import NO_EPOCHS, NO_PARTITIONS, Assignment, Epochs
 from headrace.group.record_fields import (
     INT,
     LONG,
@@ -17,6 +17,7 @@ from headrace.group.record_fields import (
     compact_bytes,
     compact_string,
     read_bytes,
+    read_partitions_since,
     read_tagged,
     read_text,
     read_text_or_none,
@@ -115,6 +116,11 @@ class CurrentValue(NamedTuple):
     state: int = STABLE
     assigned: Assignment = NO_PARTITIONS
     revoking: Assignment = NO_PARTITIONS
+    since: Epochs = NO_EPOCHS
+    """The epochs in which the member got its partitions, in a record (KIP-1251).
+
+    Records of Kafka before 4.3 lack them.
+    """
 
 
 class RegexKey(NamedTuple):
@@ -184,9 +190,9 @@ def encode_consumer_value(value: ConsumerValue) -> bytes | None:
             return _VERSION + INT.pack(epoch) + b"\x00"
         case TargetValue(partitions):
             return _VERSION + topic_partitions(partitions) + b"\x00"
-        case CurrentValue(member_epoch, previous_epoch, state, assigned, revoking):
+        case CurrentValue(member_epoch, previous_epoch, state, assigned, revoking, since):
             head = _CURRENT_HEAD.pack(member_epoch, previous_epoch, state)
-            parts = topic_partitions(assigned), topic_partitions(revoking)
+            parts = topic_partitions(assigned, since), topic_partitions(revoking, since)
             return b"".join((_VERSION, head, *parts, b"\x00"))
         case RegexValue(topics, version, timestamp_ms):
             names = compact_array(list(map(compact_string, topics)))
@@ -235,9 +241,11 @@ def decode_consumer_value(key: ConsumerKey, raw: bytes) -> ConsumerValue:
             return TargetValue(read_topic_partitions(cursor))
         case CurrentKey():
             numbers = int(cursor.read_i32()), int(cursor.read_i32()), int(cursor.read_i8())
-            return CurrentValue(
-                *numbers, read_topic_partitions(cursor), read_topic_partitions(cursor)
-            )
+            assigned, since = read_partitions_since(cursor)
+            revoking, revoking_since = read_partitions_since(cursor)
+            for topic_id, epochs in revoking_since.items():
+                since = {**since, topic_id: {**since.get(topic_id, {}), **epochs}}
+            return CurrentValue(*numbers, assigned, revoking, since)
         case RegexKey():
             return RegexValue(read_texts(cursor), int(cursor.read_i64()), int(cursor.read_i64()))
         case PartitionsKey():

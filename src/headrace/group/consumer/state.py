@@ -1,7 +1,7 @@
 """The state of one consumer group (KIP-848): epochs, members, assignments. Pure.
 
-All of it is stored, except `assigned_since`. `apply` is the only method that changes it. Records
-with different keys can be applied in any order. consumer/machine.py contains the decisions.
+All of it is stored. `apply` is the only method that changes it. Records with different keys can be
+applied in any order. consumer/machine.py contains the decisions.
 
 K1  `owners` contains each partition once, with the member that has it assigned or is revoking it.
 K2  An instance id belongs to at most one member.
@@ -11,7 +11,7 @@ K3  Group epoch >= assignment epoch >= epoch of every member.
 from enum import StrEnum
 from uuid import UUID
 
-from headrace.group.assignment import NO_PARTITIONS, Assignment
+from headrace.group.assignment import NO_EPOCHS, NO_PARTITIONS, Assignment
 from headrace.group.consumer.records import (
     STABLE,
     ConsumerKey,
@@ -63,11 +63,8 @@ class ConsumerState:
         self.regexes: dict[str, RegexValue] = {}
         self.owners: dict[UUID, dict[int, str]] = {}
         """The member id by topic and partition."""
-        self.assigned_since: dict[str, dict[UUID | None, dict[int, int]]] = {}
-        """The epoch in which a member got a partition, by member, topic and partition.
-
-        After the log is loaded, it is the epoch of the member's last record, which can be higher.
-        """
+        self.assigned_since: dict[str, dict[UUID, dict[int, int]]] = {}
+        """The epoch in which a member got a partition, by member, topic and partition."""
         self.by_instance: dict[str, str] = {}
         self.metadata_bytes = 0
         self.is_durable = False
@@ -146,13 +143,15 @@ class ConsumerState:
                 if not owners:
                     self.owners.pop(topic_id, None)
         if value is not None:
-            self.current[member_id] = value
+            # Without the epochs, unchanged assignments compare equal.
+            self.current[member_id] = value._replace(since=NO_EPOCHS)
+            default = max(value.member_epoch, 0)
             epochs = self.assigned_since.setdefault(member_id, {})
             for held in (value.assigned, value.revoking):
                 for topic_id, indexes in held.items():
-                    known = since.get(topic_id, {})
+                    known = {**since.get(topic_id, {}), **value.since.get(topic_id, {})}
                     epochs.setdefault(topic_id, {}).update(
-                        {index: known.get(index, value.member_epoch) for index in indexes}
+                        {index: known.get(index, default) for index in indexes}
                     )
                     self.owners.setdefault(topic_id, {}).update(dict.fromkeys(indexes, member_id))
 
