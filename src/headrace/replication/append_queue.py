@@ -143,7 +143,7 @@ class AppendQueue:
             partition.listeners.isr_shrunk()
 
     def follower_appended(self, partition: Partition) -> None:
-        """As a follower, this broker has written records, or applied a higher high watermark."""
+        """After a follower's write or a new high watermark: start a job, and wake long polls."""
         if partition.log.durable.is_job_requested:
             self.start_job(partition)
         if partition.listeners.has_long_polls():

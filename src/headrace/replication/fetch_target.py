@@ -9,7 +9,7 @@ from headrace.replication.throttle import UNLIMITED
 
 NEVER: Final = 0x7FFFFFFFFFFFFFFF
 UNKNOWN_HIGH_WATERMARK: Final = NEVER
-"""Above every log end: the throttle also applies before the first response."""
+"""Before the first response. It is above every log end, so that the throttle applies."""
 
 
 @final

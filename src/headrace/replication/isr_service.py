@@ -211,6 +211,7 @@ class IsrService:
             self._task = self._loop.create_task(self._request_changes(changes))
 
     def _due_changes(self) -> list[_IsrChange]:
+        """Take the partitions to check, and propose the ISR changes that they need (rule 1)."""
         to_check, self._to_check = self._to_check, {}
         now_ms = self._now_ms()
         changes: list[_IsrChange] = []
@@ -264,7 +265,7 @@ class IsrService:
             reply, error_text = {}, str(error) or "no response"
         except ApiError as error:
             reply, error_text = {}, error_name(error.code)
-        except Exception:  # noqa: BLE001 - otherwise this broker requests no ISR change any longer
+        except Exception:  # noqa: BLE001 - otherwise this broker would request no more ISR changes
             _LOG.exception("ISR change failed, retrying: partitions=%d", len(changes))
             reply, error_text = {}, "internal error"
         unknown = changes if error_text else self._apply_response(changes, _results(reply))

@@ -217,7 +217,7 @@ class Partition:
     def end_of_epoch(self, epoch: i64) -> tuple[int, int]:
         """The largest epoch at or below this one, and its end offset in this leader's log.
 
-        An epoch above all epochs with records starts and ends at the log end.
+        For an epoch above all epochs with records: the largest of these, and the log end.
         """
         latest = self.log.epochs.latest()
         if epoch <= latest:

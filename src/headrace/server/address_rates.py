@@ -1,8 +1,8 @@
 """Limits the new connections per second of IP addresses, and closes the excess connections.
 
-As in Kafka, a connection beyond the rate stays open but unread for the time to wait, and is closed
-then. So a client that connects again immediately is slowed down. At most PARKED_MAX sockets wait;
-beyond that, connections are closed immediately.
+As in Kafka, a connection beyond the rate is not read, and is closed after a wait. This slows down
+a client that connects again after each close. At most PARKED_MAX sockets wait; beyond that,
+connections are closed immediately.
 """
 
 import socket
@@ -15,6 +15,7 @@ PARKED_MAX = 1000
 PARKED_SECONDS_MAX = 1.0
 BUCKETS_MAX = 10_000
 SAVED_SECONDS = 1.0
+"""How long unused connections are saved. So a second's connections can arrive together."""
 
 
 class AddressRates:
@@ -35,7 +36,7 @@ class AddressRates:
         self.is_active = bool(self._quotas)
 
     def wait_s(self, host: str) -> float:
-        """Count a connection, or return for how many seconds it must wait: it is not counted."""
+        """Count a connection within the rate, and return 0. Otherwise, return its wait."""
         address = address_text(host)
         rate = address_limit(self._quotas, address)
         if rate is None:
@@ -47,7 +48,7 @@ class AddressRates:
                 self._forget(now)
             bucket = self._buckets[address] = Bucket(rate, SAVED_SECONDS)
         bucket.set_rate(rate, now)
-        # A connection is admitted if it is the first, or if a complete one is left.
+        # A full bucket admits a connection, even if the rate is below one per second.
         missing = bucket.missing(now)
         if missing > 0 and bucket.used_until > now:
             return missing / rate
@@ -55,12 +56,12 @@ class AddressRates:
         return 0.0
 
     def _forget(self, now: float) -> None:
-        """Drop addresses that owe nothing, and then the oldest ones."""
+        """Keep only addresses whose buckets are not full: at most BUCKETS_MAX / 2, the newest."""
         kept = [each for each in self._buckets.items() if each[1].used_until > now]
         self._buckets = dict(kept[-BUCKETS_MAX // 2 :])
 
     def park(self, sock: socket.socket, wait_s: float, closed: Callable[[], None]) -> None:
-        """Close a socket after a time. `closed` is called then."""
+        """Close a socket after `wait_s`, but at most PARKED_SECONDS_MAX. Then call `closed`."""
 
         def end() -> None:
             if sock in self.parked:

@@ -2,10 +2,10 @@
 
 Only listeners with OAUTHBEARER load this module. Downloads run on a thread.
 
-1. Without keys, every token is rejected; a failed download keeps the former keys.
+1. Without keys, every token is rejected. A failed download keeps the former keys.
 2. A token with an unknown `kid` starts a download, at most one per RELOAD_SECONDS_MIN.
-3. A download follows no redirects, and has a limit in size and time. The URL is from the
-   broker's file: no client can set it.
+3. A download follows no redirects, and is limited in size and time. Only the settings of the broker
+   contain the URL; clients cannot change it.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_cached(fd: int, position: int, size: int) -> bool:
-    """Check one byte per stretch: the bytes in between were read or written together with it."""
+    """Check one byte per PROBE_STEP_BYTES, and the last one. Assume the same of the others."""
     if not _NOWAIT:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Requests of APIs that are not hot: each that must wait has a task.  # HOT
+"""Executes the requests of cold APIs. A request that must wait has a task.  # HOT
 
 A connection has at most one such task, and reads its next request only after the response.
 """
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from headrace.server.plane import Plane
 
 COLD_WORK: Final = 50
-"""The work of a request that is not of a hot API: see `Peer.work`."""
+"""Added to `Peer.work` for each request."""
 BYTES_PER_WORK: Final = 64
+"""So many bytes of the response add 1 to `Peer.work`."""
 
 ColdHandler = Callable[[Connection, bytes], "bytes | Awaitable[bytes]"]
 
@@ -68,7 +69,7 @@ class ColdRequests:
         connection.muted = False
 
     def cancel(self, connection: Connection) -> None:
-        """The connection is closed: no client waits for the response."""
+        """Cancel the request of a closed connection: no client waits for its response."""
         task = self._tasks.get(connection)
         if task is not None:
             # The task might not have started: cancel it later.

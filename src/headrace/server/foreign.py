@@ -1,10 +1,10 @@
-"""Names the protocol of a client that does not speak Kafka's."""
+"""Detects clients that send HTTP, or that use TLS on the wrong listener."""
 
 _HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"PRI ")
 
 
 def reason_to_reject(data: bytes, at: int, size: int) -> str:
-    """Why a connection is closed whose next four bytes are not the size of a request."""
+    """The reason to close a connection whose next four bytes are not a valid request size."""
     start = data[at : at + 4]
     # A TLS record: type 22 (handshake), then the version, 3.x.
     if start[:2] == b"\x16\x03":
@@ -15,7 +15,7 @@ def reason_to_reject(data: bytes, at: int, size: int) -> str:
 
 
 def reason_to_reject_tls(data: bytes) -> str:
-    """Why a connection is closed that does not begin with a TLS handshake; empty if it does."""
+    """The reason to close a connection that does not begin with a TLS handshake; "" if it does."""
     if data[0] == 0x16:
         return ""
     if data[:4] in _HTTP_METHODS:

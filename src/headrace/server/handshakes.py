@@ -5,10 +5,10 @@ of a handshake run on a thread, because each takes up to a millisecond; the sock
 loop. The last step of TLS 1.3 without a certificate of the client runs on the loop: it takes less
 time than to wake up the thread and the loop.
 
-1. A handshake and the login after it have LOGIN_SECONDS_MAX together, from the accept.
-2. Handshakes hold at most half of the connections; beyond that, the oldest one ends. Each holds at
-   most INPUT_BYTES_MAX, and has one step on the thread at a time, so a client that sends nothing
-   holds no thread.
+1. A handshake and the login after it must end within LOGIN_SECONDS_MAX after the accept.
+2. Handshakes use at most half of the connections; beyond that, the oldest one ends. Each buffers at
+   most INPUT_BYTES_MAX. It has at most one step on the thread at a time, and none while it waits
+   for its client.
 3. A client whose certificate has no valid principal is disconnected.
 """
 
@@ -41,11 +41,11 @@ _APPLICATION_DATA = 23
 _log = logging.getLogger(__name__)
 
 Warn = Callable[[str, str], None]
-"""Logs why the connection of a client is closed; nothing for an empty reason."""
+"""Logs the reason for closing a client's connection. Does not log an empty reason."""
 
 
 class Step(NamedTuple):
-    """What a step of a handshake returns from the thread."""
+    """The result of one step of a handshake."""
 
     output: bytes
     is_done: bool
@@ -73,7 +73,7 @@ class Handshakes:
         host: str,
         accepted_at: float,
     ) -> None:
-        """`login` takes over after the handshake; without one, the certificate is the session."""
+        """`login` follows the handshake. Without it, the certificate determines the principal."""
         if len(self.open) > self._admission.limit() // 2:
             next(iter(self.open)).end("too many TLS handshakes are in progress")
         self.open[_Handshake(self, listener, login, transport, name, host, accepted_at)] = None
@@ -141,6 +141,7 @@ class _Handshake:
         self._received = 0
         self._output = b""
         self._is_next_short = False
+        """Whether the next step takes so little time that it runs on the loop."""
         self._is_open = True
         handshakes.loop.add_reader(self._fd, self._readable)
 
@@ -229,7 +230,7 @@ class _Handshake:
         self._handshakes.succeeded(self, TlsTransport(self._sock, stream), session)
 
     def _send(self, *, is_last: bool) -> bool:
-        """Send the output of a step. Its client has received all before, so there is room."""
+        """Send the output of a step. The client has received the earlier output, so this fits."""
         try:
             is_sent = self._sock.send(self._output) == len(self._output) if self._output else True
         except OSError:
@@ -244,7 +245,7 @@ class _Handshake:
             return
         self._is_open = False
         self._handshakes.loop.remove_reader(self._fd)
-        # A new socket could get this number before the loop has forgotten it.
+        # Close later: no new socket may get this descriptor before the loop has forgotten it.
         self._handshakes.loop.call_soon(self._sock.close)
         self._handshakes.ended(self, reason)
 

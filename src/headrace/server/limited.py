@@ -34,7 +34,7 @@ class LimitedRequest:
         return throttle_ms
 
     def stopped(self) -> None:
-        """The handler waits, or has ended."""
+        """Stop measuring, because the handler waits or has ended."""
         now = self._limits.monotonic()
         self._spent += now - self._began
         self._began = now
@@ -44,7 +44,7 @@ class LimitedRequest:
 
 
 class Timed:
-    """An awaitable that reports when the awaitable inside runs and when it waits."""
+    """An awaitable that measures how long the awaitable inside runs, without its waits."""
 
     def __init__(self, inside: Awaitable[bytes], request: LimitedRequest) -> None:
         self._inside = inside

@@ -29,6 +29,7 @@ INTERNAL_DESCRIPTOR_MIN = 4096
 _log = logging.getLogger(__name__)
 
 Begin = Callable[[Transport, str, str, float], None]
+"""Starts a TLS handshake or a login, with the client's name and host and the accept time."""
 
 
 class CannotListen(OSError):
@@ -41,13 +42,13 @@ class CannotListen(OSError):
 
 
 class Admission:
-    """Counts connections over all listeners. Its limits may change while the broker runs.
+    """Counts the connections of all listeners. The limits can change while the broker runs.
 
-    Connections never take all file descriptors: without any the logs could not be written.
+    Connections never use all file descriptors, because logs need some for their files.
 
-    1. The sum of `per_address` is `total`, and an address with none has no entry.
-    2. The limits do not apply to connections of brokers. For them, half of the descriptors that
-       clients leave are available: clients that take all connections do not stop replication.
+    1. The sum of `per_address` is `total`. An address without connections has no entry.
+    2. The limits do not apply to connections of brokers. These can also use half of the descriptors
+       that clients cannot use, so clients that use all connections do not stop replication.
     """
 
     def __init__(self, config: "BrokerConfig") -> None:
@@ -105,8 +106,7 @@ class Listener:
     ) -> None:
         """For both buffers, -1 leaves the size to the operating system.
 
-        `begin` receives each transport if clients must log in, with the client's name and host and
-        the time.
+        `begin` is called for each transport if the listener has TLS, or if clients must log in.
         """
         self._begin = begin
         self.name = name
@@ -163,9 +163,9 @@ class Listener:
             plane.add(Connection(plane, transport, name, self.name, self._is_internal, plane.now))
 
     def _turn_away(self) -> bool:
-        """Without descriptors: close the waiting connection, or epoll would report it forever.
+        """Close the waiting connection if no descriptor is left: epoll would report it forever.
 
-        False if this is not possible now, because another thread has used the last descriptor.
+        Returns False if another thread has used the spare descriptor, so that this is not possible.
         """
         self._close_reserve()
         try:
@@ -194,7 +194,7 @@ class Listener:
 
 
 def _descriptors_beside(kept: int) -> int:
-    """The file descriptors for connections, if so many are kept for files."""
+    """The number of file descriptors for connections, if `kept` of them are kept for files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft - min(kept, soft // 2)
 
@@ -223,10 +223,11 @@ def above_clients(sock: socket.socket) -> socket.socket:
 
 
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets for all addresses of a host; `localhost` and the empty host get both families.
+    """Open sockets for all addresses of a host.
 
-    librdkafka may resolve `localhost` to ::1, so 127.0.0.1 brings ::1 along where the
-    machine has it. Port 0 picks one, and the other addresses take the same.
+    The hosts in `also` below get an IPv6 address as well, if the machine has it: librdkafka can
+    resolve `localhost` to ::1. With port 0, the first socket gets a free port, which the others
+    then use.
     """
     sockets: list[socket.socket] = []
     missing: OSError | None = None
@@ -264,7 +265,7 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 def _addresses(host: str) -> Iterable[tuple[Any, ...]]:
-    """The family and the host of each; in IPv6 also its flow and scope, without its port."""
+    """The family and the IP address of each address of a host; for IPv6, also flow and scope."""
     host = {"": "0.0.0.0", "localhost": "127.0.0.1"}.get(host, host)
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -3,16 +3,16 @@
 Only SASL listeners load this module. It owns the sockets until a login succeeds; the decisions are
 in security/sasl_machine.py. Key derivation runs on a thread.
 
-1. A login has LOGIN_SECONDS_MAX; a client that sends nothing, or little, is closed then. A login
-   whose password or token the broker checks is not closed.
-2. A frame has at most sasl.server.max.receive.size bytes. All logins together hold at most
-   BUFFERED_BYTES_MAX, and at most half of the connections. Beyond that, the oldest login ends;
-   for memory, the oldest one that holds an incomplete frame.
-3. A failed login gets its response at a fixed time after its request, whatever the check cost.
-   The secret of brokers cannot be guessed, so their listener has no delay and no limit: a client
+1. A login that has not ended LOGIN_SECONDS_MAX after the accept is closed, unless the broker checks
+   its password or token, or delays its response.
+2. A frame has at most sasl.server.max.receive.size bytes. All logins together buffer at most
+   BUFFERED_BYTES_MAX, and use at most half of the connections. Beyond that, the oldest login ends;
+   for memory, the oldest one that buffers input.
+3. A failed login gets its response at a fixed time after its request, however long the check takes.
+   The secret of brokers cannot be guessed, so their listener has no delay and no limit. So a client
    at a broker's address cannot prevent the broker's logins.
 4. If a credential is deleted or replaced, the connections that logged in with it are closed. A
-   client that has requested such a change gets RESPONSE_SECONDS_MAX to receive the response.
+   client that has requested such a change has RESPONSE_SECONDS_MAX to receive the response.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from headrace.server.bearer_keys import BearerKeys
 
 CHECKS_MAX = 256
-"""Passwords that wait for their check."""
+"""The maximum number of passwords that a thread checks, or that wait for it."""
 RESPONSE_SECONDS_MAX = 0.2
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 READ_BYTES = 16 * 1024
@@ -73,7 +73,7 @@ _CHANGES = frozenset({ALTER_USER_SCRAM_CREDENTIALS, EXPIRE_DELEGATION_TOKEN})
 _log = logging.getLogger(__name__)
 
 Warn = Callable[[str, str], None]
-"""Logs why the connection of a client is closed; nothing for an empty reason."""
+"""Logs the reason for closing a client's connection. Does not log an empty reason."""
 
 
 class Logins:
@@ -90,12 +90,13 @@ class Logins:
         self.open: dict[_Login, None] = {}
         """Oldest first."""
         self.buffered = 0
+        """The bytes of input that all logins hold."""
         self.holding: dict[_Login, None] = {}
         """Logins with input that was not handled yet, oldest first."""
         self.scratch = memoryview(bytearray(READ_BYTES))
         self.checks = 0
         self._work: Work | None = None
-        """The work of a failed check of a password; None if a user has changed since."""
+        """The work of a failed check (security/plain.py); None if it must be computed again."""
         self._unknown: UnknownUsers | None = None
         """None before the first login."""
         self._broker = broker
@@ -173,7 +174,7 @@ class Logins:
             return failed
 
     def check_job(self, check: Verify) -> Callable[[], bool]:
-        """Checks a password, on the worker."""
+        """The job that checks a password. The worker thread must run it."""
         if self._work is None:
             self._work = failing_work(self._broker.image.users)
         return partial(verifies_plain, check.scram, check.credential, check.password, self._work)
@@ -193,7 +194,7 @@ class Logins:
         return broker_credential(self._broker.controller.secret.text)
 
     def release(self) -> None:
-        """Keep the limit of memory. A client whose frames arrive complete holds none."""
+        """End the oldest logins that buffer input, while all logins use too much memory."""
         while self.buffered > BUFFERED_BYTES_MAX:
             next(iter(self.holding)).end("clients that have not logged in use too much memory")
 
@@ -228,6 +229,7 @@ class Logins:
             plane.postpone(connection)
 
     def report(self, login: "_Login", reason: str) -> None:
+        """Write a rejected login to the audit log."""
         self._broker.audit.login_failed(login.host, login.listener, reason)
 
     def expire(self, now: float) -> None:
@@ -310,7 +312,7 @@ class _Login:
         logins.loop.add_reader(transport.fd, self.readable)
 
     def is_late(self, now: float) -> bool:
-        """Whether the client exceeded its time. The broker's own work does not count."""
+        """Whether the client has exceeded its time. False while the broker checks or delays."""
         is_waiting = not self._is_checking and self._delayed is None
         return is_waiting and now >= self._machine.deadline
 
@@ -432,7 +434,7 @@ class _Login:
             self.end(failed.reason)
 
     def _send(self, data: bytes) -> bool:
-        """Send a frame. Its client has received all before, so there is room for it."""
+        """Send a frame. The client has received the earlier frames, so this one fits."""
         frame = len(data).to_bytes(_LENGTH_BYTES, "big") + data
         try:
             is_sent = self.transport.send(frame, False) == len(frame)
@@ -446,7 +448,7 @@ class _Login:
         if not self._is_open:
             return
         self._leave()
-        # A new socket could get this number before the loop has forgotten it.
+        # Close later: no new socket may get this descriptor before the loop has forgotten it.
         self._logins.loop.call_soon(self.transport.close)
         self._logins.ended(self, reason)
 

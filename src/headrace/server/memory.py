@@ -2,16 +2,16 @@
 
 The buffer of a large frame grows with the bytes received, not with the announced size. Frames of
 up to 64 KiB never wait for memory. When the budget is used up, growing frames wait. Frames that
-make no progress are then closed, largest first. A large request is counted until it is answered.
+make no progress are then closed, largest first. A large request is counted until its response.
 The oldest incomplete frame has priority for free memory, so that frames complete one by one.
 
 A Produce request whose response waits for followers or a sync releases its frame. The rest, a row
-per partition, is counted in `deferred`. Above half of the budget the broker reads nothing more from
-connections that have unanswered requests. A connection without one can always send the next.
+per partition, is counted in `deferred`. While `deferred` is above half of the budget, the broker
+reads nothing from connections that wait for a response. Other connections can send one request.
 
-1. used == the sum of what all connections hold.
+1. used == the sum of `held`.
 2. used <= bytes_max.
-3. Only the oldest frame takes the memory that it needs to complete.
+3. The memory that the oldest incomplete frame still needs is available to this frame only.
 4. deferred <= bytes_max / 2 + the requests of one loop iteration + one request per connection.
 """
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 STALL_SECONDS = 1.0
 ROOM_SHARE = 4
+"""Stalled frames are closed until a quarter of the budget is free."""
 DEFERRED_SHARE = 2
+"""`deferred` can use half of the budget."""
 UNLIMITED = 1 << 62
 
 
@@ -92,14 +94,14 @@ class RequestMemory:
         if not self.waiting:
             return []
         candidates: list[Connection] = []
-        can_move = self.deferred > 0  # Memory that the next responses release.
+        can_move = self.deferred > 0  # The next responses release memory.
         for connection in self.held:
             if connection in self.waiting:
                 continue
             if connection.is_incomplete() and now - connection.progressed_at > STALL_SECONDS:
                 candidates.append(connection)
             else:
-                can_move = True  # It is being received or executed.
+                can_move = True  # This request is being received or executed.
         for oldest in self.incomplete:
             if oldest in candidates:
                 return [oldest]  # The memory that it lacks is reserved for it.

@@ -3,10 +3,10 @@
 Only SASL listeners load this module. A client logs in again before its session expires, with
 SaslHandshake and SaslAuthenticate, between its other requests.
 
-1. Only a session with a lifetime can be renewed, and at most once per second, unless it is about
-   to expire.
-2. Neither mechanism nor principal can change; a failed login ends the session.
-3. A failed login is delayed and counted as at any other login.
+1. Only a session with a lifetime can be renewed, and at most once per second, unless it expires
+   within a second.
+2. Neither mechanism nor principal can change. A failed login ends the session.
+3. A failed login is delayed and counted like any other failed login.
 """
 
 import asyncio

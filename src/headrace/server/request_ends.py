@@ -2,7 +2,7 @@
 """The start and the end of every request, of hot and cold APIs alike.
 
 `Plane.request` records the start of an exchange. It ends here, once: when its response is queued
-for its connection, or when its connection closes. Metrics and a request log observe it.
+for its connection, or when its connection closes. An observer, if one is given, gets each end.
 """
 
 from collections.abc import Callable

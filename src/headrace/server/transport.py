@@ -17,10 +17,10 @@ from mypy_extensions import i64
 from headrace.log.file import LogFile
 
 STEP_BYTES: Final = 1024 * 1024
-"""More than a socket of the default size accepts: one call sends what it has room for.
+"""Larger than the default send buffer, so that one call fills the buffer.
 
-The kernel reports room when a third of the send buffer is free. So a reader that falls behind
-takes few steps. A larger send buffer saves the broker more, and costs the reader more than that.
+epoll reports a socket when a third of its send buffer is free. So a slow reader needs few calls. A
+larger send buffer would save CPU time of the broker, but would cost the reader more than that.
 """
 SHORT_STEP_BYTES: Final = 64 * 1024
 """The step of data from the disk, and of a loop iteration that has sent STEP_BYTES already."""
