@@ -100,7 +100,10 @@ class ControllerClient:
         configs: Mapping[str, str],
         timeout_s: float,
     ) -> None:
-        """Create a topic through the controller, for this broker or for a client."""
+        """Create a topic through another broker, which is the controller.
+
+        Raises NOT_CONTROLLER if none is available, or if this broker becomes the controller.
+        """
         topic = {
             "name": name,
             "num_partitions": partitions,
@@ -110,7 +113,7 @@ class ControllerClient:
         deadline = self._clock.monotonic() + timeout_s
         while (left_s := deadline - self._clock.monotonic()) > 0:
             if self._role.is_controller:
-                break  # This broker has become the controller.
+                break  # The next attempt of the caller creates the topic here.
             message = {"topics": [topic], "timeout_ms": int(left_s * 1000) + 1}
             try:
                 reply = await self.to_controller(CREATE_TOPICS, _CREATE_VERSION, message, left_s)

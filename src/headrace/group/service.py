@@ -128,6 +128,7 @@ class GroupService:
     # Membership
 
     def join(self, group_id: str, request: JoinRequest) -> JoinReply | Awaitable[JoinReply]:
+        """Join by the classic protocol. This can first convert a consumer group."""
         shard_runtime = self.shards.find(group_id)
         group = shard_runtime.shard.find(group_id)
         if group is None:

@@ -5,7 +5,7 @@ rows.
 
 1. A flow whose rows are not in its table has failed, and so has every flow that reads them.
 2. Checkpoints of such flows are reset to the state before the run, if this process can reach
-   them. Otherwise the next run refuses to start.
+   them. Otherwise, the next run fails before its first flow.
 3. No flow starts if the last micro-batch of its table is older than the last finished one of its
    checkpoint, or newer than the last planned one. Spark skips each micro-batch whose number the
    table has, and never repeats one that the checkpoint has.

@@ -168,7 +168,7 @@ class Definitions:
             rejected += self._submit_sql(registry, file, excluded)
         return rejected
 
-    def leave_out(self, files: Collection[str | None]) -> bool:
+    def exclude_files(self, files: Collection[str | None]) -> bool:
         """Exclude SQL files that Spark cannot parse; returns whether any was excluded."""
         kept = [each for each in self.sql_files if self.project.shown(each.path) not in files]
         is_any_excluded = len(kept) < len(self.sql_files)

@@ -101,7 +101,7 @@ def _through(graph: Graph, flows: Collection[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Rows:
-    """The source rows of changed keys: a directory of present and one of former rows."""
+    """The source rows of changed keys, in one directory with and one without the new rows."""
 
     now: Path
     before: Path

@@ -125,6 +125,7 @@ def apply(plan: Plan, written: Path) -> Path:
             "The table is unchanged"
         )
     merged = plan.table / f"merged-{plan.level}-{uuid.uuid4().hex}.parquet"
+    # Also the new file: if this merge is interrupted, the table does not list it.
     _postpone_deletion(plan.table, [*plan.files, merged])
     written.rename(merged)
     _sync(merged)

@@ -84,7 +84,7 @@ class Run:
         begun = [self.flows[each] for each in flows if each in self.flows]
         return [] if any(flow.started_s is not None for flow in begun) else flows
 
-    def told(self, message: str, now_s: float) -> FlowRun | None:
+    def apply_event(self, message: str, now_s: float) -> FlowRun | None:
         """Apply the text of an event; returns the flow if its state has changed."""
         head, _, rest = message.partition("\n")
         error = rest.removeprefix("Error: ")

@@ -71,15 +71,15 @@ from headrace.spark.pyspark_api import (
 )
 from headrace.spark.sessions import REDACTION, SECRET_OPTION, has_no_executors
 
-_LAST_NEWS_TIMEOUT_S = 300.0
-_LAST_NEWS_AFTER_FAILURE_TIMEOUT_S = 10.0
+_LAST_EVENTS_TIMEOUT_S = 300.0
+_LAST_EVENTS_AFTER_FAILURE_TIMEOUT_S = 10.0
 # Spark would retry a failed flow after a minute; the next run retries it soon enough.
 RETRIES = "spark.sql.pipelines.maxFlowRetryAttempts"
 ISOLATION = "spark.sql.artifact.isolation.enabled"
 # Spark waits ten seconds for a Python worker to start. On a busy machine this can be too short, so
 # flows with this error run again.
-_LATE = "Python worker failed to connect back"
-_TRIES = 5
+_WORKER_DID_NOT_START = "Python worker failed to connect back"
+_ATTEMPTS_MAX = 5
 # All retries of a request together take about a second.
 _RETRIES = 3
 
@@ -333,7 +333,8 @@ class Runner:
     ) -> Run:
         """Run the flows, except invalid flows and the flows that read from them.
 
-        `updated` are the flows that Headrace computes instead of Spark.
+        `updated` are the flows that Headrace computes instead of Spark. A wave is a set of flows
+        that run together. Eager flows run in a later wave than the flows whose tables they read.
         """
         graph = definitions.graph
         wrong = {each.flow for each in definitions.problems if each.flow is not None}
@@ -372,8 +373,11 @@ class Runner:
         refreshed: Collection[str],
         outcome: Outcome,
     ) -> None:
-        """Run all flows except `others` and `wrong`. Adds flows that Spark rejects to `wrong`."""
-        graph, before, tries = definitions.graph, dict(run.flows), 1
+        """Run all flows except `others` and `wrong`. Adds flows that Spark rejects to `wrong`.
+
+        Repeats the wave without rejected flows, after a full refresh, or if workers start too late.
+        """
+        graph, before, attempts = definitions.graph, dict(run.flows), 1
         while True:
             excluded = wrong | graph.dependents(wrong) | set(others)
             rejected = definitions.submit(self._spark, self._graph_id, excluded)
@@ -382,21 +386,21 @@ class Runner:
                 rejected = [definitions.problem(*each) for each in run.unresolved.items()]
             self._new_graph()
             tried = [flow for name, flow in run.flows.items() if name not in before]
-            late = [flow for flow in tried if _LATE in (flow.error or "")]
+            late = [flow for flow in tried if _WORKER_DID_NOT_START in (flow.error or "")]
             if rejected:
                 run.flows, run.unresolved = dict(before), {}
                 outcome.problems += [each for each in rejected if each not in outcome.problems]
                 named = {each.flow for each in rejected if each.flow is not None}
                 unnamed = {each.file for each in rejected if each.flow is None}
                 named |= {flow.name for flow in graph.flows.values() if flow.file in unnamed}
-                if named <= wrong and not definitions.leave_out(unnamed):
+                if named <= wrong and not definitions.exclude_files(unnamed):
                     raise RunFailed(rejected[0].message, rejected[0].detail)
                 wrong |= named
             elif refreshed:
                 # Spark has run only the refreshed tables. Now run all flows.
                 refreshed = ()
-            elif late and tries < _TRIES:
-                tries += 1
+            elif late and attempts < _ATTEMPTS_MAX:
+                attempts += 1
                 for flow in late:
                     flow.starts -= 1
             else:
@@ -424,7 +428,7 @@ class Runner:
         graph = definitions.graph
         if request.full_refresh_all:
             return set(graph.nodes)
-        targets = {self._known(graph, definitions.short(name)) for name in request.full_refresh}
+        targets = {self._existing(graph, definitions.short(name)) for name in request.full_refresh}
         flows = {flow.name for flow in graph.flows.values() if flow.target in targets}
         return {graph.flows[name].target for name in flows | graph.dependents(flows)}
 
@@ -444,7 +448,8 @@ class Runner:
                 tables.add(target.name)
         return tables
 
-    def _known(self, graph: Graph, name: str) -> str:
+    def _existing(self, graph: Graph, name: str) -> str:
+        """The same name; RunFailed if the pipeline does not define it."""
         if name not in graph.nodes:
             kinds = (TABLE, VIEW, SINK)
             known = sorted(node.name for node in graph.nodes.values() if node.kind in kinds)
@@ -481,7 +486,7 @@ class Runner:
         try:
             self._follow(run, definitions.graph, request, refreshed)
             if not run.unresolved and not request.dry:
-                self._wait_for_last_news(run, listener, definitions.graph)
+                self._wait_for_last_events(run, listener, definitions.graph)
         finally:
             self._spark.streams.removeListener(listener)
 
@@ -498,7 +503,8 @@ class Runner:
             ):
                 if "pipeline_event_result" not in result:
                     continue
-                flow = run.told(result["pipeline_event_result"].event.message, time.monotonic())
+                message = result["pipeline_event_result"].event.message
+                flow = run.apply_event(message, time.monotonic())
                 # Spark can report a flow as completed and then as failed.
                 if flow is not None and flow.state != COMPLETED:
                     self._show.changed(flow)
@@ -511,7 +517,7 @@ class Runner:
                 raise RunFailed(sentence(str(error)), str(error)) from error
             run.unresolved |= dict.fromkeys(blamed, str(error))
 
-    def _wait_for_last_news(self, run: Run, listener: ProgressListener, graph: Graph) -> None:
+    def _wait_for_last_events(self, run: Run, listener: ProgressListener, graph: Graph) -> None:
         """Wait for the last events of queries, which arrive after the end of the run."""
         streaming = [
             flow
@@ -521,7 +527,7 @@ class Runner:
         begun = sum(flow.starts for flow in streaming)
         # A flow that failed at its start has no query, so no event arrives.
         failed = any(flow.state == FAILED for flow in streaming)
-        timeout_s = _LAST_NEWS_AFTER_FAILURE_TIMEOUT_S if failed else _LAST_NEWS_TIMEOUT_S
+        timeout_s = _LAST_EVENTS_AFTER_FAILURE_TIMEOUT_S if failed else _LAST_EVENTS_TIMEOUT_S
         if not listener.wait_for(begun, timeout_s, self._spark):
             return
         for flow in streaming:

@@ -127,7 +127,7 @@ def running_server(
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Report an error of the file system, such as a full disk."""
+    """Raise ServerFailed for an error of the file system, such as a full disk."""
     try:
         yield
     except OSError as error:

@@ -133,7 +133,7 @@ import fastavro
 
 
 class NoSchema(Exception):
-    """No schema can be inferred from the topic's records. The message says what to do."""
+    """No schema can be inferred from the topic's records. The message contains the next step."""
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def read_batch(
     if batch.attributes & CODEC_MASK > CODEC_MAX:
         raise ApiError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"Unknown codec {batch.attributes & CODEC_MASK}.",
+            f"Unknown compression codec {batch.attributes & CODEC_MASK}.",
         )
     if from_client:
         if (
@@ -385,7 +385,7 @@ def long_varint(payload: bytes, at: i64, first: i64) -> tuple[i64, i64]:
         byte = payload[at]
         at += 1
         if shift == 28 and byte > 0x0F:
-            raise ApiError(ErrorCode.INVALID_RECORD, "A number has more than 32 bits.")
+            raise ApiError(ErrorCode.INVALID_RECORD, "A varint of a record has more than 32 bits.")
         value |= (byte & 0x7F) << shift
         shift += 7
     return value, at
@@ -421,7 +421,7 @@ def read_varint(payload: bytes, at: i64) -> tuple[i64, i64]:
         byte = payload[at]
         value |= (byte & 0x7F) << shift
         if shift == 28 and byte > 0x0F:
-            raise ApiError(ErrorCode.INVALID_RECORD, "A number has more than 32 bits.")
+            raise ApiError(ErrorCode.INVALID_RECORD, "A varint of a record has more than 32 bits.")
         shift += 7
     return (value >> 1) ^ -(value & 1), at + 1
 
@@ -439,7 +439,7 @@ def read_varlong(payload: bytes, at: i64) -> tuple[i64, i64]:
         at += 1
         byte = payload[at]
         if shift == 62 and byte > 1:
-            raise ApiError(ErrorCode.INVALID_RECORD, "A number has more than 64 bits.")
+            raise ApiError(ErrorCode.INVALID_RECORD, "A varint of a record has more than 64 bits.")
         value |= (byte & 0x7F) << shift
         shift += 7
     return value ^ -sign, at + 1

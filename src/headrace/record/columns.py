@@ -120,8 +120,8 @@ class Columns:
     ) -> None:
         base_offset = batch.base_offset
         base_timestamp = batch.base_timestamp
-        appended = batch.attributes & LOG_APPEND_TIME != 0
-        timestamp_type: i32 = 1 if appended else 0
+        has_append_time = batch.attributes & LOG_APPEND_TIME != 0
+        timestamp_type: i32 = 1 if has_append_time else 0
         timestamp: i64 = microseconds(batch.max_timestamp)
         remaining = batch.record_count
         number: i64 = 0
@@ -149,7 +149,7 @@ class Columns:
                 number, at = read_varlong(payload, at - 1)
             else:
                 number = (number >> 1) ^ -(number & 1)
-            if not appended:
+            if not has_append_time:
                 timestamp = microseconds(_clamped_sum(base_timestamp, number))
             delta = payload[at]
             at += 1

@@ -286,7 +286,7 @@ def _too_large(size_max: int) -> ApiError:
 
 
 def _unknown_codec(codec: int) -> ApiError:
-    return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown codec {codec}.")
+    return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression codec {codec}.")
 
 
 def _corrupt(codec: int, reason: str) -> ApiError:

@@ -142,8 +142,8 @@ def records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]:
 def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]:
     base_offset = batch.base_offset
     base_timestamp = batch.base_timestamp
-    appended = batch.attributes & LOG_APPEND_TIME != 0
-    timestamp_type = LOG_APPENDED if appended else CREATE_TIME
+    has_append_time = batch.attributes & LOG_APPEND_TIME != 0
+    timestamp_type = LOG_APPENDED if has_append_time else CREATE_TIME
     timestamp = batch.max_timestamp
     base_fits = -_SUMMAND_MAX < base_timestamp < _SUMMAND_MAX
     records: list[Record] = []
@@ -156,7 +156,7 @@ def _records_in(batch: Batch, payload: bytes, at: i64, end: i64) -> list[Record]
         if number < 0 or stop > end:
             raise incomplete_records(batch)
         number, at = read_varlong(payload, at + 1)
-        if not appended:
+        if not has_append_time:
             if base_fits and -_SUMMAND_MAX < number < _SUMMAND_MAX:
                 timestamp = base_timestamp + number
             else:

@@ -143,12 +143,14 @@ class RowEncoder:
         value_size: i64 = value_end - value_start
         header = headers[index] if len(headers) > 0 else b"\x00"
         batch = self._open_batches[partition]
+        # Attributes and timestamp delta have one byte each.
         size = 2 + varint_size(batch.count) + i64(len(header))
         size += varint_size(key_size) + varint_size(value_size)
         if key_size > 0:
             size += key_size
         if value_size > 0:
             size += value_size
+        # The length has at most 5 bytes, and the first offset delta of a batch has one.
         if batch.count > 0 and len(batch.writer) + size + 5 > self._bytes_max:
             size -= varint_size(batch.count) - 1
             batch = self._close(partition)

@@ -19,6 +19,7 @@ def varint_size(value: i64) -> i64:
 
 
 def put_varint(out: BytesWriter, value: i64) -> None:
+    """Append the zigzag varint of a number."""
     value = (value << 1) ^ (value >> 63)
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)

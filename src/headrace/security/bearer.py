@@ -2,11 +2,11 @@
 
 Keys, rules and the time are arguments. PyJWT and cryptography are imported with the first key.
 
-B1  the key, and not the token, decides which algorithms are allowed. Symmetric algorithms and
-    `none` are never allowed
-B2  a token must have exp, iat, the subject, and the expected issuer and audience
-B3  the `kid` of a token selects one of the broker's keys. Nothing in a token is used as a path or
-    URL
+1. The key, and not the token, decides which algorithms are allowed. Symmetric algorithms and `none`
+   are never allowed.
+2. A token must have exp, iat, the subject, and the expected issuer and audience.
+3. The `kid` of a token selects one of the broker's keys. Nothing in a token is used as a path or
+   URL.
 """
 
 import json

@@ -137,7 +137,7 @@ class _Reader:
 def _read_jks(data: bytes, password: str | None, key_password: str | None) -> Store:
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if password is not None:
-        # The check of the format. It detects damage and wrong passwords.
+        # JKS files end with this digest. It detects damage and wrong passwords.
         salted = password.encode("utf-16-be") + b"Mighty Aphrodite" + body
         expected = hashlib.sha1(salted, usedforsecurity=False).digest()
         if not hmac.compare_digest(expected, digest):
@@ -164,9 +164,9 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> St
 
 def _jks_key(protected: bytes, password: str) -> bytes:
     """Decrypt a key with a key stream of SHA-1 digests, as Sun's KeyProtector does."""
-    octets = _octets(protected)
-    salt, check = octets[:_DIGEST_BYTES], octets[-_DIGEST_BYTES:]
-    hidden = octets[_DIGEST_BYTES:-_DIGEST_BYTES]
+    encrypted = _encrypted_key(protected)
+    salt, check = encrypted[:_DIGEST_BYTES], encrypted[-_DIGEST_BYTES:]
+    hidden = encrypted[_DIGEST_BYTES:-_DIGEST_BYTES]
     secret = password.encode("utf-16-be")
     stream = b""
     block = salt
@@ -180,8 +180,8 @@ def _jks_key(protected: bytes, password: str) -> bytes:
     return key
 
 
-def _octets(protected: bytes) -> bytes:
-    """The octet string of an EncryptedPrivateKeyInfo, which follows the algorithm."""
+def _encrypted_key(protected: bytes) -> bytes:
+    """The encrypted key in an EncryptedPrivateKeyInfo, which follows the algorithm."""
     at = _header_end(protected, 0)[0]
     start, size = _header_end(protected, at)
     start, size = _header_end(protected, start + size)

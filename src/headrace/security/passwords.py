@@ -18,6 +18,7 @@ class KnownPasswords:
         self._until: dict[bytes, float] = {}
 
     def knows(self, credential: Credential, password: str, now: float) -> bool:
+        """Whether `add` stored this password less than KEPT_SECONDS ago."""
         return self._until.get(self._digest(credential, password), now) > now
 
     def add(self, credential: Credential, password: str, now: float) -> None:

@@ -1,8 +1,9 @@
 """Compares a PLAIN password with a stored credential. Pure, but takes milliseconds.
 
 A failed check takes the same time for all users, also unknown ones. Otherwise, its time would
-reveal which users exist. For each mechanism, it computes as many iterations as the most expensive
-credential of all users has.
+reveal which users exist. PLAIN checks the first valid credential of a user, in the order of SCRAMS.
+For each mechanism, a failed check computes as many iterations as the most expensive of these
+credentials has.
 """
 
 from collections.abc import Mapping

@@ -22,11 +22,13 @@ class InvalidRules(ValueError):
 
 
 def parse_rules(text: str) -> list[Rule]:
+    """Parse the value of the setting. Raises InvalidRules."""
     rules = [_parse(part) for part in _split(text)]
     return rules or [_unchanged]
 
 
 def user_of(subject: str, rules: list[Rule]) -> str | None:
+    """The user name from the first rule that matches the subject; None if none does."""
     for rule in rules:
         user = rule(subject)
         if user is not None:

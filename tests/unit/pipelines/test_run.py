@@ -6,16 +6,16 @@ from headrace.pipelines.run_machine import COMPLETED, FAILED, QUEUED, RUNNING, S
 PREFIX = "spark_catalog.default."
 
 
-def told(run: Run, *messages: str) -> None:
+def apply_events(run: Run, *messages: str) -> None:
     for number, message in enumerate(messages):
-        run.told(message, float(number))
+        run.apply_event(message, float(number))
 
 
 def test_a_flow_goes_from_queued_to_completed_and_its_rows_count() -> None:
     run = Run(PREFIX)
-    told(run, "Flow spark_catalog.default.a is QUEUED.")
+    apply_events(run, "Flow spark_catalog.default.a is QUEUED.")
     assert run.flows["a"].state == QUEUED
-    told(run, "Flow `spark_catalog`.`default`.`a` is RUNNING.", "Flow a has COMPLETED.")
+    apply_events(run, "Flow `spark_catalog`.`default`.`a` is RUNNING.", "Flow a has COMPLETED.")
     run.progressed("spark_catalog.default.a", 10, None)
     run.progressed("spark_catalog.default.a", 5, 3)
     flow = run.flows["a"]
@@ -25,14 +25,14 @@ def test_a_flow_goes_from_queued_to_completed_and_its_rows_count() -> None:
 
 def test_flow_without_reported_rows_has_no_count() -> None:
     run = Run(PREFIX)
-    told(run, "Flow a is PLANNING.", "Flow a has COMPLETED.")
+    apply_events(run, "Flow a is PLANNING.", "Flow a has COMPLETED.")
     assert run.flows["a"].rows_read is None
     assert run.flows["a"].rows_per_s(9.0) is None
 
 
 def test_a_flow_that_failed_stays_failed() -> None:
     run = Run(PREFIX)
-    told(
+    apply_events(
         run,
         "Flow a is RUNNING.",
         "Flow 'spark_catalog.default.a' has FAILED.\nError: [X] why\nmore",
@@ -41,13 +41,13 @@ def test_a_flow_that_failed_stays_failed() -> None:
     )
     assert (run.flows["a"].state, run.flows["a"].error) == (FAILED, "[X] why\nmore")
     assert run.flows["b"].state == SKIPPED
-    told(run, "Flow a is RUNNING.")
+    apply_events(run, "Flow a is RUNNING.")
     assert (run.flows["a"].state, run.flows["a"].error) == (RUNNING, None)
 
 
 def test_unresolved_definitions_are_separated_from_their_readers() -> None:
     run = Run(PREFIX)
-    told(
+    apply_events(
         run,
         "Failed to resolve flow: 'spark_catalog.default.a'.\nError: [X] why",
         "Failed to resolve flow due to upstream failure: 'spark_catalog.default.b'.\nError: it",
@@ -64,15 +64,15 @@ def test_an_error_that_names_a_dataset_is_that_of_its_flows_unless_they_have_beg
     said = "Table `spark_catalog`.`default`.`a` has another schema than `spark_catalog.default.b`."
     assert run.named_in(said, graph) == ["x", "y"]
     assert run.named_in("The connection is lost.", graph) == []
-    told(run, "Flow x is RUNNING.")
+    apply_events(run, "Flow x is RUNNING.")
     assert run.named_in(said, graph) == []
 
 
 def test_flow_is_shown_as_completed_once_the_run_has_confirmed_it() -> None:
     run = Run(PREFIX)
-    told(run, "Flow a is RUNNING.", "Flow a has COMPLETED.")
-    told(run, "Flow b is RUNNING.", "Flow b has COMPLETED.")
-    told(run, "Flow b has FAILED.\nError: [X] why")
+    apply_events(run, "Flow a is RUNNING.", "Flow a has COMPLETED.")
+    apply_events(run, "Flow b is RUNNING.", "Flow b has COMPLETED.")
+    apply_events(run, "Flow b has FAILED.\nError: [X] why")
     assert (run.flows["a"].shown_state, run.flows["b"].shown_state) == (RUNNING, FAILED)
     assert run.confirm() == [run.flows["a"]]
     assert run.flows["a"].shown_state == COMPLETED

@@ -21,9 +21,9 @@ def test_a_terminal_shows_each_flow_with_its_rows_and_rate() -> None:
     assert "Starting Spark, 0 s" in shown(picture)
     run = Run("spark_catalog.default.")
     picture.begins(run)
-    run.told("Flow spark_catalog.default.bronze is RUNNING.", 0.0)
-    run.told("Flow spark_catalog.default.bronze has COMPLETED.", 2.0)
-    run.told("Flow spark_catalog.default.silver is QUEUED.", 2.0)
+    run.apply_event("Flow spark_catalog.default.bronze is RUNNING.", 0.0)
+    run.apply_event("Flow spark_catalog.default.bronze has COMPLETED.", 2.0)
+    run.apply_event("Flow spark_catalog.default.silver is QUEUED.", 2.0)
     run.progressed("spark_catalog.default.bronze", 5000, None)
     run.confirm()
     lines = [line.split() for line in shown(picture).splitlines()]
@@ -36,7 +36,7 @@ def test_progress_without_a_terminal_is_printed_as_lines(
 ) -> None:
     with pipeline_screen.screen() as show:
         show.say("Starting Spark")
-        flow = Run("").told("Flow bronze is RUNNING.", 0.0)
+        flow = Run("").apply_event("Flow bronze is RUNNING.", 0.0)
         assert flow is not None
         flow.rows_read = 7
         show.changed(flow)

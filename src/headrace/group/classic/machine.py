@@ -5,7 +5,7 @@ does not change the stored state. After the append, `apply` changes the stored s
 sets timers. If the append fails, `append_failed` returns the next decision. It has nothing to undo.
 
 1. A member gets an assignment only after its generation has been applied.
-2. Every ticket gets exactly one reply, unless `cancelled` is called with it.
+2. Every ticket (a waiting request) gets exactly one reply, unless `cancelled` is called with it.
 3. A rebalance ends within the longest rebalance timeout of its members, if one of them rejoins.
 4. `due_ms` is not later than the earliest timer.
 """

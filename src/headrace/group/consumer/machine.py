@@ -66,7 +66,7 @@ class ConsumerCore(ConsumerState):
         if self._is_unchanged(request, now):
             reply = self._reply(member_id, self.current_of(member_id), request.is_full)
             return Outcome(change=Change.HEARTBEAT, member_id=member_id), reply
-        self._check_size(request)
+        self._check_not_full(request)
         draft = Draft(self)
         self._check_identity(request, draft)
         before = draft.current_of(member_id)
@@ -111,7 +111,7 @@ class ConsumerCore(ConsumerState):
         now: Moment,
         can_describe: CanDescribe,
     ) -> None:
-        """Draft a new subscription, and the group epoch, targets and next step that follow from it.
+        """Draft the member's subscription, then group epoch, targets and the member's next step.
 
         If a member has topic names and a new regular expression, it gets the named topics first,
         and the matching topics with its next heartbeat, as in Kafka. librdkafka's tests require
@@ -187,7 +187,7 @@ class ConsumerCore(ConsumerState):
             "partitions and join again.",
         )
 
-    def _check_size(self, request: ConsumerHeartbeat) -> None:
+    def _check_not_full(self, request: ConsumerHeartbeat) -> None:
         """Reject a new member of a full group before any expensive work."""
         is_known = request.member_id in self.members or request.instance_id in self.by_instance
         if request.member_epoch == 0 and not is_known:
@@ -196,9 +196,10 @@ class ConsumerCore(ConsumerState):
                 len(self.members) >= limits.size_max
                 or self.metadata_bytes >= limits.metadata_bytes_max
             ):
-                raise _group_full()
+                raise _group_full(limits)
 
     def _check_room(self, member_id: str, value: ConsumerMemberValue, draft: Draft) -> None:
+        """Reject a new member of a full group, and metadata that grows beyond the limit."""
         known = draft.members.get(member_id)
         requested = size_of(member_id, value)
         held = 0 if known is None else size_of(member_id, known)
@@ -207,7 +208,7 @@ class ConsumerCore(ConsumerState):
             draft.metadata_bytes - held + requested > self.limits.metadata_bytes_max
         )
         if is_full or is_too_large:
-            raise _group_full()
+            raise _group_full(self.limits)
 
     def _updated_member(
         self, known: ConsumerMemberValue | None, request: ConsumerHeartbeat
@@ -399,7 +400,9 @@ class ConsumerCore(ConsumerState):
             )
 
 
-def _group_full() -> ApiError:
+def _group_full(limits: ConsumerLimits) -> ApiError:
     return ApiError(
-        ErrorCode.GROUP_MAX_SIZE_REACHED, "The group has its maximum number of members."
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        f"The group is full. It can have {limits.size_max} members, and "
+        f"{limits.metadata_bytes_max} bytes of metadata of all members together.",
     )
