@@ -262,7 +262,7 @@ class GroupService:
                     work = self._commit_when_ready(ready, request, on_completed)
                     start_task(work, self._commit_tasks)
                     continue
-                request.refuse(_error_code(error, f"group={request.group_id[:200]!r}"))
+                request.set_error(_error_code(error, f"group={request.group_id[:200]!r}"))
                 completed.append(request)
                 continue
             if batch.record_count >= RECORDS_PER_BATCH_MAX:
@@ -295,7 +295,7 @@ class GroupService:
                     return self._append_separately(shard_runtime, batch, on_completed)
                 code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             for request in requests:
-                request.refuse(coordinator_error(code))
+                request.set_error(coordinator_error(code))
             return requests
         if shard_runtime.is_committed:
             return requests
@@ -326,7 +326,7 @@ class GroupService:
             await shard_runtime.wait_committed()
         except ApiError as error:
             for request in requests:
-                request.refuse(error.code)
+                request.set_error(error.code)
         on_completed(requests)
 
     def fetch_offsets(

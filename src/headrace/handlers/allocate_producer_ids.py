@@ -4,6 +4,6 @@
 - Versions: 0.
 """
 
-from headrace.requests.broker_to_controller import handle, refuse
+from headrace.requests.broker_to_controller import error_response, handle
 
-__all__ = ["handle", "refuse"]
+__all__ = ["error_response", "handle"]

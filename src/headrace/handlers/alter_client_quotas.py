@@ -45,7 +45,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"entries": list(results.values())}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {
         "entries": [
             {"entity": _entity(_names(entry)), **failure(error)} for entry in request["entries"]

@@ -5,6 +5,6 @@
 - Versions: 3, the first with the broker epochs of the ISR members.
 """
 
-from headrace.requests.broker_to_controller import handle, refuse
+from headrace.requests.broker_to_controller import error_response, handle
 
-__all__ = ["handle", "refuse"]
+__all__ = ["error_response", "handle"]

@@ -44,7 +44,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     }
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {
         "error_code": error.code,
         "error_message": error.message,

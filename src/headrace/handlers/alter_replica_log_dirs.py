@@ -30,7 +30,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     return _reply(results)
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     results: dict[str, dict[int, int]] = {}
     for directory in request["dirs"]:
         for topic in directory["topics"]:

@@ -47,7 +47,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"results": list(results.values())}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     names = dict.fromkeys(item["name"] for item in request["deletions"] + request["upsertions"])
     return {"results": [{"user": name, **failure(error)} for name in names]}
 

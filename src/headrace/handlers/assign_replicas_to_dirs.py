@@ -7,6 +7,6 @@
 Gaps: a broker has one directory; every directory in the request counts as lost.
 """
 
-from headrace.requests.broker_to_controller import handle, refuse
+from headrace.requests.broker_to_controller import error_response, handle
 
-__all__ = ["handle", "refuse"]
+__all__ = ["error_response", "handle"]

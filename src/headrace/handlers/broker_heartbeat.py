@@ -7,6 +7,6 @@
 Gaps: want_fence and the directories are ignored.
 """
 
-from headrace.requests.broker_to_controller import handle, refuse
+from headrace.requests.broker_to_controller import error_response, handle
 
-__all__ = ["handle", "refuse"]
+__all__ = ["error_response", "handle"]

@@ -14,8 +14,8 @@ from headrace.requests.context import BrokerContext, RequestContext
 from headrace.requests.group_requests import (
     check_not_empty,
     describe_each,
+    error_of_each_group,
     not_found,
-    refuse_each,
 )
 from headrace.requests.replies import now_or_later
 from headrace.wire.codec import Message
@@ -39,8 +39,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     )
 
 
-def refuse(request: Message, error: ApiError) -> Message:
-    return refuse_each(request["group_ids"], error)
+def error_response(request: Message, error: ApiError) -> Message:
+    return error_of_each_group(request["group_ids"], error)
 
 
 def _check_topics(broker: BrokerContext, context: RequestContext, view: ConsumerGroupView) -> None:

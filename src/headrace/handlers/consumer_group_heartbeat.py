@@ -60,7 +60,7 @@ def handle(
     return then(service.consumer_heartbeat(request["group_id"], consumer_heartbeat), _message)
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return failure(error)
 
 

@@ -35,5 +35,5 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"results": results}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"results": [failure(error) for _ in request["creations"]]}

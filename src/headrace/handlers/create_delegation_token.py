@@ -65,6 +65,6 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     }
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     times = ("issue_timestamp_ms", "expiry_timestamp_ms", "max_timestamp_ms")
     return {"error_code": error.code, **dict.fromkeys(times, NO_TIME)}

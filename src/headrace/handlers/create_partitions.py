@@ -42,7 +42,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"results": list(results.values())}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     names = dict.fromkeys(topic["name"] for topic in request["topics"])
     return {"results": [{"name": name, **failure(error)} for name in names]}
 

@@ -49,7 +49,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"topics": await gather_bounded(entry, topics.values())}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     names = dict.fromkeys(topic["name"] for topic in request["topics"])
     return {"topics": [_failed(name, error) for name in names]}
 

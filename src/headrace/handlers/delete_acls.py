@@ -38,6 +38,6 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"filter_results": results}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     empty: Message = {"matching_acls": []}
     return {"filter_results": [{**failure(error), **empty} for _ in request["filters"]]}

@@ -26,6 +26,6 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"results": results}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     names = dict.fromkeys(request["groups_names"])
     return {"results": [{"group_id": name, "error_code": error.code} for name in names]}

@@ -52,7 +52,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"topics": topics}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {
         "topics": [
             {

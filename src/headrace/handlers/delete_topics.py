@@ -40,7 +40,7 @@ def handle(
     return _delete_all(broker, context, request)
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {
         "responses": [
             {"name": name, "topic_id": topic_id, **failure(error)}

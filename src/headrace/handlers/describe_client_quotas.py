@@ -30,7 +30,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     return {"error_message": "", "entries": entries}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {**failure(error), "entries": None}
 
 

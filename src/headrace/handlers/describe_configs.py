@@ -52,7 +52,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     return {"results": results}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {
         "results": [
             {

@@ -51,5 +51,5 @@ def _can_see(broker: BrokerContext, context: RequestContext, token: Token) -> bo
     )
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code, "tokens": []}

@@ -10,7 +10,7 @@ from headrace.group.shard_machine import DEAD
 from headrace.group.views import GroupView
 from headrace.model.errors import ApiError
 from headrace.requests.context import BrokerContext, RequestContext
-from headrace.requests.group_requests import describe_each, not_found, refuse_each
+from headrace.requests.group_requests import describe_each, error_of_each_group, not_found
 from headrace.requests.replies import failure, now_or_later
 from headrace.wire.codec import Message
 
@@ -30,8 +30,8 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     )
 
 
-def refuse(request: Message, error: ApiError) -> Message:
-    return refuse_each(request["groups"], error)
+def error_response(request: Message, error: ApiError) -> Message:
+    return error_of_each_group(request["groups"], error)
 
 
 def _missing(broker: BrokerContext, group_id: str, version: int) -> Message:

@@ -40,7 +40,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"results": [result]}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     # Before version 3, the response has no top-level error, so it is empty.
     return {"error_code": error.code}
 

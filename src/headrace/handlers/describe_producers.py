@@ -24,7 +24,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     return {"topics": topics}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {
         "topics": [
             {

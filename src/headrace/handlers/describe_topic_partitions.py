@@ -61,7 +61,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     return {"topics": entries}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     if not request["topics"]:
         raise error  # A response without topics has no error field: close the connection.
     return {

@@ -44,7 +44,7 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     return {"error_message": "", "results": results}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     # As in Kafka, the error is repeated for each requested user, without a name and without a text.
     result = {"user": "", "error_code": error.code, "error_message": None, "credential_infos": []}
     results = [result] * len(request["users"] or ())

@@ -31,7 +31,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"replica_election_results": _results(broker.image.topics, request, outcomes)}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     outcomes = dict.fromkeys(_requested(request) or (), error)
     return {"error_code": error.code, "replica_election_results": _results((), request, outcomes)}
 

@@ -55,5 +55,5 @@ def _principal(raw: bytes) -> str:
         raise ApiError(code, "The principal is not UTF-8.") from None
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code}

@@ -33,5 +33,5 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"expiry_timestamp_ms": now_ms if token is None else token.expires_ms}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code, "expiry_timestamp_ms": NO_TIME}

@@ -41,7 +41,7 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"coordinators": [{"error_message": "", **entry} for entry in entries]}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     entry = {**_NO_COORDINATOR, **failure(error)}
     keys = dict.fromkeys(request.get("coordinator_keys", ()))
     return {**entry, "coordinators": [{"key": key, **entry} for key in keys]}

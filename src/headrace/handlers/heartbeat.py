@@ -22,6 +22,6 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     return {"error_code": error}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return {"error_code": ErrorCode.NONE if is_loading else error.code}

@@ -21,13 +21,13 @@ from headrace.config.changes import (
 from headrace.requests.config_resources import (
     Edits,
     alter_each,
+    altering_error_response,
     check_own_tls,
-    refuse_altering,
 )
 from headrace.requests.context import BrokerContext, RequestContext
 from headrace.wire.codec import Message
 
-refuse = refuse_altering
+error_response = altering_error_response
 
 
 async def prepare(broker: BrokerContext, context: RequestContext, request: Message) -> None:

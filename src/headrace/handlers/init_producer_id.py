@@ -36,5 +36,5 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"producer_id": await broker.controller.next_producer_id(), "producer_epoch": 0}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code, "producer_id": _NONE, "producer_epoch": _NONE}

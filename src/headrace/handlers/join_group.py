@@ -62,7 +62,7 @@ def handle(
     return then(response, lambda reply: _message(reply, context.api_version))
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code, "member_id": request["member_id"], "protocol_name": ""}
 
 

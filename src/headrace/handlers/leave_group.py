@@ -30,7 +30,7 @@ def handle(
     return then(response, lambda errors: _message(leavers, errors))
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code}
 
 

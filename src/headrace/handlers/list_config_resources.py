@@ -38,5 +38,5 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     }
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code}

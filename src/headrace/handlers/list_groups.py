@@ -35,7 +35,7 @@ def handle(
     return then(listed, lambda groups: _message([g for g in groups if is_visible(g.group_id)]))
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code}
 
 

@@ -36,5 +36,5 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     return {"error_message": None, "topics": topics}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code, "error_message": error.message}

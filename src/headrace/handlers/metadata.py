@@ -99,7 +99,7 @@ def _partitions(
                 yield TopicPartition(name, index)
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     topics = request["topics"]
     if not topics:
         raise error  # Closes the connection: before version 13, no field can report the error.

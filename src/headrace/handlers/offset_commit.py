@@ -66,7 +66,7 @@ class CommitHandler:
         exchange = Exchange(peer, correlation_id, version)
         peer.exchanges.append(exchange)
         if not self._is_group_allowed(peer, request):
-            request.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            request.set_error(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             self._respond(exchange, request)
             return
         if version >= TOPIC_IDS_SINCE:
@@ -155,7 +155,7 @@ class CommitHandler:
             _log.exception("offset commits failed with an internal error")
             completed = list(waiting)
             for request in completed:
-                request.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+                request.set_error(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._respond_all(waiting, completed)
 
     def _respond_late(self, waiting: Waiting, completed: list[CommitRequest]) -> None:

@@ -51,7 +51,7 @@ def handle(
     )
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code}
 
 

@@ -62,7 +62,7 @@ async def _handle_groups(
     return {"groups": entries}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     code = _supported_error(error)
     if "groups" in request:
         entries = [

@@ -83,7 +83,7 @@ def _reply(
     return {"topics": topics}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {
         "topics": [
             {

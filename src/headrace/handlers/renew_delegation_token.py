@@ -34,5 +34,5 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return {"expiry_timestamp_ms": token.expires_ms}
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code, "expiry_timestamp_ms": NO_TIME}

@@ -20,5 +20,5 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
     raise ApiError(ErrorCode.ILLEGAL_SASL_STATE)
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code, "mechanisms": []}

@@ -39,7 +39,7 @@ def handle(
     return then(broker.groups().sync(request["group_id"], sync), _message)
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code}
 
 

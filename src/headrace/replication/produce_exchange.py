@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from headrace.log.producers import SEQUENCE_MAX
+from headrace.model.errors import error_name
 from headrace.record.batch import HEADER_SIZE, Batch
 from headrace.runtime.exchange import Exchange, Peer, Rejection
 from headrace.wire.produce import (
@@ -131,5 +132,6 @@ class ProduceExchange(Exchange):
         for part in request.partitions:
             if part.error != 0:
                 # acks=0 has no response: closing the connection is the only way to report it.
-                self.peer.fail(f"a record sent with acks=0 was rejected: error {part.error}")
+                name = error_name(int(part.error))
+                self.peer.fail(f"a record sent with acks=0 was rejected: {name}")
                 return

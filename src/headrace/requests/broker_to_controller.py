@@ -13,5 +13,5 @@ async def handle(broker: BrokerContext, context: RequestContext, request: Messag
     return await broker.controller.serve(context.api_key, request)
 
 
-def refuse(request: Message, error: ApiError) -> Message:
+def error_response(request: Message, error: ApiError) -> Message:
     return {"error_code": error.code}

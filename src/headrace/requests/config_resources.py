@@ -101,7 +101,7 @@ async def check_own_tls(
             raise ApiError(ErrorCode.INVALID_CONFIG, f"{error}.") from None
 
 
-def refuse_altering(request: Message, error: ApiError) -> Message:
+def altering_error_response(request: Message, error: ApiError) -> Message:
     return {"responses": [_altered(resource, error) for resource in request["resources"]]}
 
 

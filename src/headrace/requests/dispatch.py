@@ -1,14 +1,14 @@
 """Turns a request frame into a response frame, for all APIs but Produce, Fetch and OffsetCommit.
 
 A handler is the module of headrace.handlers that is named after its API. `handle(broker, context,
-request)` returns the response or an awaitable of it. `refuse(request, error)` returns a response
-with the same error in every entry. `prepare(broker, context, request)` is optional: the broker that
-received a request awaits it before the controller executes the request. All of them use plain dicts
-(wire/codec.py). A module is imported with the first request of its API.
+request)` returns the response or an awaitable of it. `error_response(request, error)` returns a
+response with the same error in every entry. `prepare(broker, context, request)` is optional: the
+broker that received a request awaits it before the controller executes the request. All of them use
+plain dicts (wire/codec.py). A module is imported with the first request of its API.
 
 1. A frame that breaks the protocol raises MalformedRequest, and its connection is closed.
 2. A handler returns an ApiError of one item in the entry of that item. An ApiError of the complete
-   request is raised to this module, which responds with `refuse`.
+   request is raised to this module, which responds with `error_response`.
 3. Any other exception is a bug: it is logged once, with its traceback, and the response has
    UNKNOWN_SERVER_ERROR.
 """
@@ -36,7 +36,7 @@ class Handler(Protocol):
     """The functions of a handler module."""
 
     handle: Callable[[BrokerContext, RequestContext, Message], Message | Awaitable[Message]]
-    refuse: Callable[[Message, ApiError], Message]
+    error_response: Callable[[Message, ApiError], Message]
 
 
 def handle_frame(
@@ -61,7 +61,7 @@ def handle_frame(
         ready = coordinator_wait(broker, context, request)
         reply = execute() if ready is None else _execute_after(ready, execute)
     except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
-        reply = handler.refuse(request, _as_api_error(context, error))
+        reply = handler.error_response(request, _as_api_error(context, error))
     if isinstance(reply, dict):
         return _encode(context, reply)
     return _finish(handler, context, request, reply)
@@ -92,7 +92,7 @@ async def _respond_from_controller(
         failure = _as_api_error(context, error)
         if context.is_forwarded and failure.code is ErrorCode.NOT_CONTROLLER:
             raise  # The Envelope gets this error, and its sender retries.
-        response = handler.refuse(request, failure)
+        response = handler.error_response(request, failure)
     if isinstance(response, bytes):
         if context.apply_quota is not None:
             context.apply_quota(context.throttle_ms)
@@ -106,7 +106,7 @@ async def _finish(
     try:
         reply = await pending
     except Exception as error:  # noqa: BLE001 (returned as an error, and logged if it is a bug)
-        reply = handler.refuse(request, _as_api_error(context, error))
+        reply = handler.error_response(request, _as_api_error(context, error))
     return _encode(context, reply)
 
 

@@ -88,7 +88,7 @@ async def describe_each(
     return {"groups": entries}
 
 
-def refuse_each(group_ids: Iterable[str], error: ApiError) -> Message:
+def error_of_each_group(group_ids: Iterable[str], error: ApiError) -> Message:
     entries = [{"group_id": group_id, **failure(error)} for group_id in dict.fromkeys(group_ids)]
     return {"groups": entries}
 

@@ -61,11 +61,11 @@ class Admission:
         held = self.per_address.get(address, 0)
         kept = DESCRIPTORS_KEPT // 2 if is_internal else DESCRIPTORS_KEPT
         if self.total >= _descriptors_beside(kept):
-            self.refused(address, "the remaining file descriptors are reserved for logs")
+            self.log_rejection(address, "the remaining file descriptors are reserved for logs")
             return False
         for count, limit in ((self.total, "max.connections"), (held, "max.connections.per.ip")):
             if not is_internal and count >= self._config.get_int(limit):
-                self.refused(address, f"{limit} is reached")
+                self.log_rejection(address, f"{limit} is reached")
                 return False
         self.total += 1
         self.per_address[address] = held + 1
@@ -83,7 +83,7 @@ class Admission:
         else:
             del self.per_address[address]
 
-    def refused(self, address: str, why: str) -> None:
+    def log_rejection(self, address: str, why: str) -> None:
         """Log a rejected connection, with at most one line per second."""
         count = self._rejected.add(time.monotonic())
         if count:
@@ -143,7 +143,7 @@ class Listener:
             if self._rates.is_active and not self._is_internal:
                 wait_s = self._rates.wait_s(host)
                 if wait_s > 0:
-                    self._admission.refused(host, "connection_creation_rate is exceeded")
+                    self._admission.log_rejection(host, "connection_creation_rate is exceeded")
                     self._rates.park(sock, wait_s, partial(self._admission.leave, host))
                     continue
             if self._is_internal:
@@ -175,7 +175,7 @@ class Listener:
             return error.errno not in (errno.EMFILE, errno.ENFILE)
         else:
             sock.close()
-            self._admission.refused(str(address[0]), "no file descriptors are left")
+            self._admission.log_rejection(str(address[0]), "no file descriptors are left")
             return True
         finally:
             self._reserve = _open_reserve()

@@ -32,6 +32,7 @@ from headrace.security.failures import FailedLogins
 from headrace.security.passwords import KnownPasswords
 from headrace.security.plain import Work, failing_work, verifies_plain
 from headrace.security.sasl_machine import (
+    LOGIN_SECONDS_MAX,
     Action,
     CheckBearer,
     Done,
@@ -123,7 +124,7 @@ class Logins:
     ) -> None:
         is_internal = listener == self._broker.config.internal_listener
         if not is_internal and not self.failures.admits(host, self.plane.now):
-            self._admission.refused(host, "too many failed logins")
+            self._admission.log_rejection(host, "too many failed logins")
             self._admission.leave(host)
             transport.close()
             return
@@ -234,7 +235,7 @@ class Logins:
 
     def expire(self, now: float) -> None:
         for login in [each for each in self.open if each.is_late(now)]:
-            login.end("it did not log in within 10 s")
+            login.end(f"it did not log in within {LOGIN_SECONDS_MAX:.0f} s")
 
     def close(self) -> None:
         for login in list(self.open):

@@ -72,7 +72,7 @@ class CommitRequest:
         self.retention_ms: i64 = retention_ms
         self.topics: list[CommitTopic] = []
 
-    def refuse(self, code: i64) -> None:
+    def set_error(self, code: i64) -> None:
         """Set the same error for all partitions that have none yet."""
         for topic in self.topics:
             for part in topic.partitions:

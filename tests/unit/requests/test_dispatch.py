@@ -114,7 +114,7 @@ def test_a_reply_has_no_field_that_no_version_knows(api: Api) -> None:
             except ApiError as error:
                 if (api.name, body.get("topics")) == ("DescribeTopicPartitions", []):
                     continue
-                reply = handler.refuse(body, error)
+                reply = handler.error_response(body, error)
             _check_known(reply, known)
 
 
