@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 
 from headrace.env.clock import SystemClock
-from headrace.env.files import SystemFiles
+from headrace.env.files import Bytes, SystemFiles
 from headrace.log.directory.directory_lock import DirectoryError
 from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.directory.partition_directories import parse_partition
+from headrace.log.directory.recorded_partitions import TOPIC_IDS
 from headrace.log.state import LogSettings
 from headrace.model.topics import TopicPartition
 from headrace.testing.disk import SimulatedFiles
@@ -530,3 +531,57 @@ def test_a_start_without_free_descriptors_fails() -> None:
     image.fail_at = {image.operations + 1: errno.EMFILE}
     with pytest.raises(OSError, match=r"\[Errno 24\]"):
         directory.load(WANTED)
+
+
+THREAD = "7f35b5e496c0"
+
+
+def test_start_removes_only_temporary_files_of_headrace() -> None:
+    names = ["headrace-topic-ids", "cleaner-offset-checkpoint", "meta.properties"]
+    removed = [f"{name}.{THREAD}.tmp" for name in names]
+    kept = [
+        "cleaner-offset-checkpoint",
+        "cleaner-offset-checkpoint.tmp",
+        "cleaner-offset-checkpoint.bad.tmp",
+        "cleaner-offset-checkpoint.202611191200.tmp",
+        f"notes.{THREAD}.tmp",
+        f"cleaner-offset-checkpoint.{THREAD}.tmp.old",
+    ]
+    files = SimulatedFiles()
+    opened(files).close({})
+    for name in (*removed, *kept):
+        files.write_file(f"/data/{name}", b"x", sync=True)
+    opened(files)
+    present = {info.name for info in files.list_directory("/data")}
+    assert present.isdisjoint(removed)
+    assert present.issuperset(kept)
+
+
+def test_start_removes_the_file_of_an_interrupted_replacement(tmp_path: Path) -> None:
+    class FullDisk(SystemFiles):
+        def write_file(self, path: str, data: Bytes, *, sync: bool) -> None:
+            super().write_file(path, data[:1], sync=sync)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        FullDisk().replace_file(str(tmp_path / TOPIC_IDS), b"content")
+    assert len(list(tmp_path.glob("*.tmp"))) == 1
+    directory = LogDirectory(str(tmp_path), SystemFiles(), ManualClock())
+    directory.open()
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_temporary_file_that_cannot_be_removed_does_not_prevent_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Undeletable(SimulatedFiles):
+        def remove(self, path: str) -> None:
+            if path.endswith(".tmp"):
+                raise OSError(errno.EACCES, "Permission denied")
+            super().remove(path)
+
+    files = Undeletable()
+    files.make_directory("/data")
+    files.write_file(f"/data/{TOPIC_IDS}.{THREAD}.tmp", b"x", sync=True)
+    opened(files)
+    assert "temporary file not removed" in caplog.text

@@ -25,11 +25,12 @@ from uuid import UUID
 from headrace.env.files import Files
 from headrace.log.directory.directory_jobs import RemoveDirectories
 from headrace.log.directory.log_directory import LogDirectory
+from headrace.log.directory.temporary_files import STRAYS
 from headrace.log.recovery.lost import is_lost
 from headrace.log.recovery.opening import read_log_checkpoint
 from headrace.log.upkeep import checkpoints
 
-FILE = "headrace-strays"
+FILE = STRAYS
 _PER_TICK_MAX = 100
 _logger = logging.getLogger(__name__)
 

@@ -41,6 +41,7 @@ from headrace.log.directory.partition_directories import (
     write_topic_id,
 )
 from headrace.log.directory.recorded_partitions import RecordedPartitions
+from headrace.log.directory.temporary_files import is_temporary
 from headrace.log.file import OpenSegments
 from headrace.log.log import Log
 from headrace.log.recovery.opening import recover
@@ -115,15 +116,26 @@ class LogDirectory:
         self.high_watermarks = offset_files.read_high_watermarks(self.files, self.path)
         self._kafka_offsets = offset_files.read_kafka_offsets(self.files, self.path)
         for info in self.files.list_directory(self.path):
-            if info.is_directory and info.name.endswith(DELETE_SUFFIX):
+            if not info.is_directory:
+                self._remove_if_temporary(info.name)
+            elif info.name.endswith(DELETE_SUFFIX):
                 self._deleted_directories.paths.append(self._file(info.name))
-            elif info.is_directory and info.name.endswith(STRAY_SUFFIX):
+            elif info.name.endswith(STRAY_SUFFIX):
                 self.strays.append(info.name)
-            elif info.is_directory:
+            else:
                 partition = parse_partition(info.name)
                 if partition is not None:
                     self.unopened.append(partition)
         self._find_lost()
+
+    def _remove_if_temporary(self, name: str) -> None:
+        """Remove a file that an interrupted `replace_file` of an earlier process has left."""
+        if is_temporary(name):
+            try:
+                self.files.remove(self._file(name))
+            except OSError as error:
+                message = "temporary file not removed: path=%s error=%s"
+                _LOG.warning(message, self._file(name), error)
 
     def abandon(self) -> None:
         """Unlock the directory after a failed start. Remove new files if no broker ever used it."""
@@ -139,9 +151,7 @@ class LogDirectory:
         self.recorded.read(set(map(str, self.unopened)), self.proof.incarnation.is_cached, aside)
         lost = filter(None, map(parse_partition, self.recorded.lost))
         if names := summary(list(lost)):
-            message = (
-                "segments were removed while the broker was stopped, so no log of this broker "
-            )
+            message = "segments were removed while the broker was stopped, so no log of this broker "
             message += "is trusted as complete: directory=%s partitions=%s"
             _LOG.error(message, self.path, names)
 
