@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +78,18 @@ def test_detached_broker_or_cluster_serves_until_down(data: Path, options: tuple
     assert status(data) == {"running": False, "data": str(data)}
     again = headrace("down", "--data", str(data))
     assert again.stderr == f"headrace: Headrace is not running: data directory {data}.\n"
+
+
+def test_down_fails_if_a_log_is_offline(data: Path) -> None:
+    started = headrace("up", "--detach", "--port", "0", "--data", str(data))
+    assert started.returncode == 0, started.stderr
+    with connect(str(status(data)["address"])) as client:
+        client.produce("orders", "3 apples")
+        shutil.rmtree(data / "orders-0")
+        client.produce("orders", "4 apples")
+    stopped = headrace("down", "--data", str(data))
+    assert stopped.returncode == 1
+    assert "Headrace has stopped, but not cleanly: pid " in stopped.stdout
 
 
 def test_down_without_a_directory_names_the_option(

@@ -1,11 +1,12 @@
 """A partition that lost a synced file: the broker starts, and only this partition is offline."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from headrace.cli import main as cli
-from headrace.testing import RunningBroker
+from headrace.testing import BrokerFailed, RunningBroker
 from tests.broker.raw import RawConnection, one_batch, values_of
 
 STORAGE_ERROR = 56
@@ -36,7 +37,8 @@ def test_a_partition_with_a_missing_segment_is_offline_and_others_are_not(
         before = sorted(path.name for path in missing.parent.iterdir())
         broker.restart()
         with RawConnection(broker.port) as connection:
-            assert connection.produce(DAMAGED, one_batch(b"x"))["error_code"] == STORAGE_ERROR
+            rejected = connection.produce(DAMAGED, one_batch(b"x"))
+            assert rejected["error_code"] == STORAGE_ERROR
             assert connection.fetch(DAMAGED, 0)["error_code"] == STORAGE_ERROR
             assert connection.produce(INTACT, one_batch(b"x"))["base_offset"] == COUNT
         assert f"{missing.name} is missing" in broker.log()
@@ -58,3 +60,20 @@ def test_a_partition_with_a_missing_segment_is_offline_and_others_are_not(
             found = connection.fetch(DAMAGED, 2, partition_max_bytes=1)
             values = values_of(found["records"])
             assert (values[0] or b"")[:1] == b"2"
+
+
+def test_stop_with_an_offline_log_does_not_report_all_data_on_disk(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with RunningBroker.start(data) as broker:
+        with RawConnection(broker.port) as connection:
+            connection.create_topic(DAMAGED)
+            assert connection.produce(DAMAGED, one_batch(b"a"))["error_code"] == 0
+            shutil.rmtree(data / f"{DAMAGED}-0")
+            assert connection.produce(DAMAGED, one_batch(b"b"))["error_code"] == 0
+        with pytest.raises(BrokerFailed, match="exit code 1"):
+            broker.stop()
+        stopped = "Headrace has stopped; not all data is on disk: 1 log is offline, "
+        assert stopped in broker.log()
+        before = broker.log_size()
+        broker.restart()
+        assert "segments were removed since the previous start" in broker.log(before)

@@ -24,6 +24,7 @@ from headrace.cli.cluster_data import running_brokers, unusable
 from headrace.cli.connection import add_json_argument
 from headrace.cli.failure import Failure
 from headrace.cli.ready import DATA_DIRECTORY, OUTPUT_FILE, process_identity, state_file
+from headrace.log.upkeep.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES
 
 STOP_S_MAX = 120.0
 _POLL_S = 0.02
@@ -105,14 +106,28 @@ def run_down(args: argparse.Namespace) -> int:
     if not processes:
         hint = " Name another data directory with --data." if data == _DEFAULT else ""
         raise Failure(f"Headrace is not running: data directory {data}.{hint}")
+    exit_code = 0
     for directory, pid, identity in processes:
         if not stop_process(pid, identity, STOP_S_MAX):
             raise Failure(
                 f"Headrace did not stop within {STOP_S_MAX:g} s: pid {pid}. See its log, "
                 f"{directory / OUTPUT_FILE}, or end it with kill -9 {pid}."
             )
-        print(f"Headrace has stopped: pid {pid}, data in {directory}")
-    return 0
+        if _is_unclean(directory):
+            exit_code = 1
+            print(
+                f"Headrace has stopped, but not cleanly: pid {pid}, data in {directory}. "
+                "See the errors in its log."
+            )
+        else:
+            print(f"Headrace has stopped: pid {pid}, data in {directory}")
+    return exit_code
+
+
+def _is_unclean(directory: Path) -> bool:
+    """Whether this is the directory of a broker whose last stop was not clean."""
+    is_broker = (directory / META_PROPERTIES).exists()
+    return is_broker and not (directory / CLEAN_SHUTDOWN).exists()
 
 
 def stop_process(pid: int, identity: str, seconds: float) -> bool:

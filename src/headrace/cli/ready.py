@@ -127,8 +127,11 @@ def remove_ready_file(path: str | None) -> None:
                 os.unlink(path)
 
 
-def stopped_line(name: str = "Headrace", *, is_temporary: bool) -> str:
+def stopped_line(name: str = "Headrace", *, is_temporary: bool, offline_log_count: int = 0) -> str:
     data = "the temporary data is deleted" if is_temporary else "all data is on disk"
+    if offline_log_count and not is_temporary:
+        are = "log is" if offline_log_count == 1 else "logs are"
+        data = f"not all data is on disk: {offline_log_count} {are} offline, see the errors above"
     return f"{name} has stopped; {data}."
 
 

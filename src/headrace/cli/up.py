@@ -291,9 +291,12 @@ def _run(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             state = None if is_temporary else state_file(Path(config.data_directory))
             files = ReadyFiles(ready, state)
-            runner.run(_serve(Broker(config, adopt=adopt), files, early_signals, secured))
-        print(stopped_line(is_temporary=is_temporary), flush=True)
-        return 0
+            broker = Broker(config, adopt=adopt)
+            runner.run(_serve(broker, files, early_signals, secured))
+        offline_log_count = broker.offline_log_count
+        line = stopped_line(is_temporary=is_temporary, offline_log_count=offline_log_count)
+        print(line, flush=True)
+        return 1 if offline_log_count and not is_temporary else 0
     except CannotStart as error:
         raise Failure(str(error)) from None
     except OSError as error:

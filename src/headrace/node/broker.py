@@ -101,6 +101,8 @@ class Broker:
         self._groups: Groups | None = None
         self._maintenance: Maintenance | None = None
         self._audit_file: AuditFile | None = None
+        self.offline_log_count = 0
+        """The number of logs that were offline when this broker stopped."""
 
     async def start(self) -> None:
         """Start to serve clients. If it raises CannotStart, a new data directory is unchanged."""
@@ -442,13 +444,14 @@ class Broker:
     async def _close_logs(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Close the logs some at a time, and log the progress of a long stop."""
         broker_epoch = self._controller.last_epoch if self._controller else -1
-        count = len(self._logs.logs())
+        logs = self._logs.logs()
         reported = self._clock.monotonic()
         for closed in self._logs.close_in_steps(high_watermarks, broker_epoch):
             if self._clock.monotonic() - reported >= PROGRESS_SECONDS:
                 reported = self._clock.monotonic()
-                _logger.info("closing logs: closed=%d of=%d", closed, count)
+                _logger.info("closing logs: closed=%d of=%d", closed, len(logs))
             await asyncio.sleep(0)
+        self.offline_log_count = sum(log.is_offline for log in logs)
 
     async def _adopt(self, controller: Controller) -> "Adoption":
         from headrace.node.adoption import Adoption

@@ -151,7 +151,7 @@ class LogDirectory:
         self.recorded.read(set(map(str, self.unopened)), self.proof.incarnation.is_cached, aside)
         lost = filter(None, map(parse_partition, self.recorded.lost))
         if names := summary(list(lost)):
-            message = "segments were removed while the broker was stopped, so no log of this broker "
+            message = "segments were removed since the previous start, so no log of this broker "
             message += "is trusted as complete: directory=%s partitions=%s"
             _LOG.error(message, self.path, names)
 
@@ -315,7 +315,7 @@ class LogDirectory:
 
     def _lost_log(self, partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """An offline log for a lost partition. Nothing is written, so the loss stays detectable."""
-        reason = "its segments were removed while the broker was stopped"
+        reason = "its segments were removed since the previous start"
         return self._offline_log(partition, topic_id, config, reason)
 
     def _offline_log(
