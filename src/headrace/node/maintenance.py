@@ -2,20 +2,25 @@
 
 Owns the timer, and starts compaction, the scrubber and the removal of strays when they are first
 needed. Most work runs on worker threads; this module runs on the loop.
+
+1. A task that fails does not prevent the other tasks of the tick. It runs again when next due.
 """
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.config.broker import BrokerConfig
 from headrace.controller.service import Controller
 from headrace.env.clock import Clock
+from headrace.env.rate_limited_log import LOG_INTERVAL_S, LineLimit
 from headrace.log.directory.directory_jobs import RemoveDirectories
 from headrace.log.directory.log_directory import LogDirectory
 from headrace.log.log import Log
 from headrace.node.replicas import Replicas
+from headrace.node.strays import StoreRecord, Strays
 from headrace.replication.append_queue import AppendQueue
 from headrace.replication.partition import Partition
 from headrace.replication.partition_table import PartitionTable
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     from headrace.node.compaction import Compaction
     from headrace.node.replication import Replication
     from headrace.node.scrubber import Scrubber
-    from headrace.node.strays import Strays
 
 TICK_SECONDS = 1.0
 _logger = logging.getLogger(__name__)
@@ -72,6 +76,8 @@ class Maintenance:
         self.is_running = False
         self._due: dict[str, float] = {}
         """By the setting of an interval: when its work is due."""
+        self._failures: defaultdict[str, LineLimit] = defaultdict(lambda: LineLimit(LOG_INTERVAL_S))
+        """By task: limits the lines about its failures."""
         self._due_logs: list[Log] = []
         self._due_jobs = Slices(self._start_due_job, clock.monotonic)
 
@@ -95,24 +101,51 @@ class Maintenance:
         """Start all work that is due."""
         self.start()
         if self._is_due("log.retention.check.interval.ms"):
-            self._logs.apply_retention(self._replicas.high_watermarks())
+            self._run("retention", self._apply_retention)
         if self._is_due("producer.id.expiration.check.interval.ms"):
-            self._logs.expire_producers(self._config.get_int("producer.id.expiration.ms"))
+            self._run("expiration of producers", self._expire_producers)
         is_due = self._is_due("log.flush.offset.checkpoint.interval.ms")
         if self._replication is not None:
             is_due |= self._is_due("replica.high.watermark.checkpoint.interval.ms")
         if is_due:
-            job = self._logs.checkpoint_job(self._replicas.high_watermarks())
-            self._worker.submit(job.run, log_failure)
+            self._run("checkpoints", self._write_checkpoints)
         if self.compaction is None and self._is_due("log.cleaner.backoff.ms"):
-            self._maybe_start_compaction()
+            self._run("start of compaction", self._maybe_start_compaction)
         if self._is_due("delegation.token.expiry.check.interval.ms"):
-            self._controller.remove_expired_tokens(self._clock.wall_ms())
+            self._run("expiration of tokens", self._expire_tokens)
         if self._scrubber is None and self._is_due("headrace.scrub.interval.ms"):
-            self._start_scrubber()
-        self._remove_strays()
+            self._run("start of the scrubber", self._start_scrubber)
+        self._run("removal of strays", self._remove_strays)
         if self._replication is not None:
-            self._replication.report_failed_disks()
+            self._run("report of failed disks", self._replication.report_failed_disks)
+        self._run("jobs of logs", self._start_due_jobs)
+
+    def _run(self, name: str, task: Callable[[], object]) -> None:
+        """Run a task of the tick, and log its failure."""
+        try:
+            task()
+        except Exception as error:
+            count = self._failures[name].add(self._clock.monotonic())
+            if count:
+                # Errors of the system, such as EMFILE, need no traceback.
+                bug = None if isinstance(error, OSError) else error
+                message = "maintenance task failed, retrying: task=%s error=%s failures=%d"
+                _logger.error(message, name, error, count, exc_info=bug)
+
+    def _apply_retention(self) -> None:
+        self._logs.apply_retention(self._replicas.high_watermarks())
+
+    def _expire_producers(self) -> None:
+        self._logs.expire_producers(self._config.get_int("producer.id.expiration.ms"))
+
+    def _write_checkpoints(self) -> None:
+        job = self._logs.checkpoint_job(self._replicas.high_watermarks())
+        self._worker.submit(job.run, log_failure)
+
+    def _expire_tokens(self) -> None:
+        self._controller.remove_expired_tokens(self._clock.wall_ms())
+
+    def _start_due_jobs(self) -> None:
         self._due_logs = self._logs.logs_with_due_jobs(self._clock.wall_ms())
         self._due_jobs.run()
 
@@ -129,11 +162,8 @@ class Maintenance:
         if not self._config.get_bool("log.cleaner.enable"):
             return
         if any(partition.log.config.compacts for partition in self._table):
-            try:
-                from headrace.node.compaction import Compaction
-            except OSError as error:
-                _logger.warning("compaction not started, trying again later: error=%s", error)
-                return
+            from headrace.node.compaction import Compaction
+
             self.compaction = Compaction(
                 self._config, self._clock, self._logs, self._table, self._worker, self._start_job
             )
@@ -155,8 +185,6 @@ class Maintenance:
         if self._strays is not None:
             self._strays.tick(now, is_connected=self._is_connected())
         elif self._store_id is not None:
-            from headrace.node.strays import StoreRecord, Strays
-
             self._strays = Strays(
                 self._logs,
                 self._controller.image.names_by_id,
