@@ -62,8 +62,6 @@ def handle(broker: BrokerContext, context: RequestContext, request: Message) -> 
 
 
 def error_response(request: Message, error: ApiError) -> Message:
-    if not request["topics"]:
-        raise error  # A response without topics has no error field: close the connection.
     return {
         "topics": [{"error_code": error.code, "name": topic["name"]} for topic in request["topics"]]
     }

@@ -346,6 +346,12 @@ def test_a_cursor_that_points_nowhere_is_an_invalid_request(client: Asker, curso
     assert topic["error_code"] == ErrorCode.INVALID_REQUEST
 
 
+def test_invalid_cursor_without_topics_returns_no_topics(client: Asker) -> None:
+    cursor = {"topic_name": "users", "partition_index": -1}
+    body: Message = {"topics": [], "response_partition_limit": 10, "cursor": cursor}
+    assert client.ask(DESCRIBE_TOPIC_PARTITIONS, 0, body)["topics"] == []
+
+
 def test_broker_without_a_valid_registration_is_not_returned_as_leader(client: Asker) -> None:
     client.controller.broker_epoch = -1
     reply = client.ask(METADATA, 12, {"topics": _by_name("users")})
