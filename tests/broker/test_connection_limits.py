@@ -25,6 +25,7 @@ from tests.broker.raw import (
 
 IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 MIB = 1 << 20
+STORAGE_ERROR = 56
 TCP_ESTABLISHED = 1
 
 Start = Callable[..., RunningBroker]
@@ -146,6 +147,31 @@ def test_negative_limit_means_unlimited(start: Start) -> None:
         began = time.monotonic()
         eventually("a round of upkeep", lambda: time.monotonic() - began > 0.8)
         assert connection.produce("free", one_batch(bytes(900_000)))["error_code"] == 0
+
+
+def test_partition_without_a_descriptor_returns_a_storage_error_until_a_retry_succeeds(
+    start: Start,
+) -> None:
+    broker = start()
+    soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    with RawConnection(broker.port) as connection:
+        connection.create_topic("first")
+        allowed = max(map(int, os.listdir(f"/proc/{broker.pid}/fd"))) + 1
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (allowed, hard))
+        connection.create_topic("second", partitions=20)
+        rejected = connection.produce("second", one_batch(b"x"), partition=19)
+        assert rejected["error_code"] == STORAGE_ERROR
+        assert "second-19 cannot be written: Too many open files" in rejected["error_message"]
+        # The periodic work has no descriptors either.
+        eventually("the retry fails", lambda: "Headrace retries." in broker.log())
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+        def is_written() -> bool:
+            sent = connection.produce("second", one_batch(b"x"), partition=19)
+            return bool(sent["error_code"] == 0)
+
+        eventually("the retry succeeds", is_written)
+    assert "Traceback" not in broker.log()
 
 
 @pytest.mark.parametrize("free", [4, 100], ids=["hardly any", "few"])

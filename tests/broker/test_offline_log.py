@@ -39,6 +39,7 @@ def test_a_partition_with_a_missing_segment_is_offline_and_others_are_not(
         with RawConnection(broker.port) as connection:
             rejected = connection.produce(DAMAGED, one_batch(b"x"))
             assert rejected["error_code"] == STORAGE_ERROR
+            assert "See the broker's log" in rejected["error_message"]
             assert connection.fetch(DAMAGED, 0)["error_code"] == STORAGE_ERROR
             assert connection.produce(INTACT, one_batch(b"x"))["base_offset"] == COUNT
         assert f"{missing.name} is missing" in broker.log()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from headrace.model.errors import ApiError, ErrorCode, MalformedBatch, RecordError
+from headrace.model.errors import ApiError, ErrorCode, MalformedBatch, RecordError, default_message
 from headrace.record.batch import Batch, read_batch
 from headrace.replication.append_queue import ACKS_ALL, AppendQueue
 from headrace.replication.append_rules import (
@@ -170,6 +170,12 @@ class ProduceHandler:
             part.error = ErrorCode.INVALID_TOPIC
         elif partition is not None:
             exchange.reject(part, partition.not_leader_error())
+            if part.error == ErrorCode.KAFKA_STORAGE_ERROR:
+                part.message = default_message(ErrorCode.KAFKA_STORAGE_ERROR)
+        elif reason := self.partitions.why_unopened(part.key, part.index):
+            # The log could not be created, for example without a free descriptor.
+            exchange.reject(part, ErrorCode.KAFKA_STORAGE_ERROR)
+            part.message = reason
         elif by_id and not self.partitions.knows_id(part.key):
             exchange.reject(part, ErrorCode.UNKNOWN_TOPIC_ID)
         else:

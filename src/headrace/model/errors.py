@@ -160,10 +160,16 @@ class ApiError(Exception):
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
         self.code = code
-        self.message = message or code.name.replace("_", " ").capitalize() + "."
+        self.message = message or default_message(code)
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
+
+
+def default_message(code: ErrorCode) -> str:
+    """The message of an error without details."""
+    text = code.name.replace("_", " ").capitalize() + "."
+    return f"{text} See the broker's log." if code is ErrorCode.KAFKA_STORAGE_ERROR else text
 
 
 class MalformedBatch(ApiError):

@@ -172,6 +172,7 @@ class Replicas:
         config = self._config.topic_config(topic.configs)
         for index in self._own_partitions(topic) if indexes is None else indexes:
             if self._node_id not in topic.partitions[index].replicas:
+                self._table.set_unopened(topic.name, topic.topic_id, index, "")
                 self._remove_replica(topic.name, index)
                 continue
             partition = self._table.get(topic.name, index)
@@ -218,8 +219,10 @@ class Replicas:
                 partition_name, topic.topic_id, config, is_only_copy=is_only_copy
             )
         except ApiError as error:
+            self._table.set_unopened(topic.name, topic.topic_id, index, error.message)
             self._retry_opening(topic.name, error)
             return
+        self._table.set_unopened(topic.name, topic.topic_id, index, "")
         if self._node_id in state.isr or self._node_id in dict(state.elr):
             self._logs.go_offline_if_incomplete(log)
         known = min(self._logs.high_watermarks.get(partition_name, 0), int(log.log_end_offset))
@@ -284,6 +287,7 @@ class Replicas:
         for partition in self._table.drop_topic(topic.name):
             self._delete_partition(partition)
         for index in self._own_partitions(topic):
+            self._table.set_unopened(topic.name, topic.topic_id, index, "")
             self._logs.discard(TopicPartition(topic.name, index))
 
     def _remove_replica(self, topic: str, index: int) -> None:

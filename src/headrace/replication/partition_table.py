@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import final
+from uuid import UUID
 
 from mypy_extensions import i64
 
@@ -16,6 +17,8 @@ class PartitionTable:
         self.by_topic: dict[str, dict[int, Partition]] = {}
         self._by_name: dict[bytes, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
+        self._unopened: dict[tuple[bytes, int], str] = {}
+        """By topic name, and by topic id: why the log of a partition could not be opened."""
 
     def find(self, key: bytes, index: i64, by_id: bool) -> Partition | None:
         topic = self._by_id.get(key) if by_id else self._by_name.get(key)
@@ -23,6 +26,18 @@ class PartitionTable:
 
     def knows_id(self, key: bytes) -> bool:
         return key in self._by_id
+
+    def set_unopened(self, topic: str, topic_id: UUID, index: int, reason: str) -> None:
+        """Set why the log of a partition could not be opened; an empty reason clears it."""
+        for key in (topic.encode(), topic_id.bytes):
+            if reason:
+                self._unopened[key, index] = reason
+            else:
+                self._unopened.pop((key, index), None)
+
+    def why_unopened(self, key: bytes, index: i64) -> str:
+        """Why the log of a partition could not be opened; empty for other partitions."""
+        return self._unopened.get((key, index), "")
 
     def get(self, topic: str, index: int) -> Partition | None:
         partitions = self.by_topic.get(topic)

@@ -160,6 +160,35 @@ async def _fail_to_open_and_remove(is_deleted: bool) -> None:
     assert not any(info.name.startswith("new-0") for info in files.list_directory("/data"))
 
 
+def test_partition_that_cannot_be_opened_has_a_reason_until_a_retry_succeeds() -> None:
+    asyncio.run(_fail_to_open_and_retry())
+
+
+async def _fail_to_open_and_retry() -> None:
+    files, scene = SimulatedFiles(), Scene()
+    logs = LogDirectory("/data", files, scene.node.clock)
+    logs.open()
+    logs.load({})
+    topic = TopicState("new", UUID(int=1), (LED,))
+    replicas, table = scene.replicas, scene.node.table
+    replicas._logs = logs
+    replicas._image = cast("Any", SimpleNamespace(topics={topic.name: topic}))
+    config = scene.partition.log.config
+    replicas._config = cast(
+        "Any", SimpleNamespace(topic_config=lambda _: config, get_int=lambda _: 1 << 20)
+    )
+    files.open_max = len(files.open_descriptors())
+    replicas.changed(ImageChange(created=(topic,)))
+    for key in (b"new", topic.topic_id.bytes):
+        assert table.why_unopened(key, 0).startswith("new-0 cannot be written: ")
+        assert table.why_unopened(key, 1) == ""
+    files.open_max = None
+    replicas._open_again(topic.name)
+    replicas.stop()
+    assert table.get(topic.name, 0) is not None
+    assert table.why_unopened(b"new", 0) == ""
+
+
 def test_only_members_of_isr_and_elr_must_have_their_committed_records() -> None:
     """The checkpoint of a replica that moved away and back can be of its former log."""
     for state, is_member in (

@@ -4,7 +4,7 @@ All are subclasses of ClientError. RequestFailed has the broker's error code. Co
 handle have their own class, such as UnknownTopic.
 """
 
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import ErrorCode, default_message
 from headrace.model.topics import TopicPartition
 
 # Codes that mean that the client's metadata is stale. All of them are also retriable.
@@ -93,7 +93,7 @@ class RequestFailed(ClientError):
         self.code = code
         self.partition: TopicPartition | None = None
         """The partition that a consumer was reading."""
-        self.message = message or code.name.replace("_", " ").capitalize() + "."
+        self.message = message or default_message(code)
         self.retriable = code in RETRIABLE
         self.stale_metadata = code in STALE_METADATA
 
