@@ -20,7 +20,11 @@ from tests.interop.stored import CODECS
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
 RUNS_FROM_SOURCE = SOURCES in Path(headrace.__file__).parents
-HOT_TESTS = ("tests/unit/record/test_batch.py", "tests/wire/test_produce_codec.py")
+UNCOMPILED_TESTS = (
+    "tests/unit/record/test_batch.py",
+    "tests/wire/test_produce_codec.py",
+    "tests/storage/test_log_memory.py",
+)
 
 
 @pytest.mark.skipif(RUNS_FROM_SOURCE, reason="nothing is built here")
@@ -46,10 +50,11 @@ def test_a_broker_runs_from_the_sources_alone(
     assert [stored.record.value for stored in found] == [r.value for r in records] * len(CODECS)
 
 
-def test_the_tests_of_hot_modules_pass_without_a_compiler() -> None:
+@pytest.mark.parametrize("module", UNCOMPILED_TESTS)
+def test_tests_of_hot_modules_pass_without_compiled_code(module: str) -> None:
     options = ["-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *HOT_TESTS],
+        [sys.executable, "-m", "pytest", *options, module],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(SOURCES)},
         capture_output=True,
