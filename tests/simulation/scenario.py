@@ -26,6 +26,8 @@ from tests.simulation.topics import BRIEF, EVENTS
 from tests.simulation.world import World
 
 HEAL_S = 60.0
+HEALED_DELAY_S_MAX = 0.005
+"""The delay of a message after all faults have ended."""
 CHECK_S = 0.1
 CALM_S_MAX = 600.0
 """How long an outage may last beyond the time of faults."""
@@ -191,6 +193,8 @@ class _Run:
         cluster.ensemble.is_down = False
         cluster.network.heal()
         cluster.network.slow.clear()
+        # With small segments, a replica that was wiped needs thousands of fetches.
+        cluster.network.delay_s_max = min(cluster.network.delay_s_max, HEALED_DELAY_S_MAX)
         cluster.throttler.limit(None)
         for client in (*self._producers, *self._operators):
             client.is_stopping = True
