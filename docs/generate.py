@@ -52,7 +52,7 @@ is the environment variable `HEADRACE_CONFIG`.
 | 0 | success |
 | 1 | failure; the broker is not running (`status`); a file has a problem (`log check`) |
 | 2 | wrong usage |
-| 130 | Ctrl-C |
+| 130 | Ctrl-C; but 0 for `up`, `broker` and `zookeeper` in the foreground, which stop cleanly |
 | 141 | the reader of the output closed the pipe |
 
 `headrace pipeline run` and `dry-run` have [further exit codes](PIPELINES.md#from-a-scheduler).

@@ -81,6 +81,13 @@ def test_topics_are_created_listed_and_deleted(headrace: Headrace) -> None:
     assert headrace("topics", "delete", name, "--if-exists") == (0, "", "")
 
 
+def test_repeated_topic_is_rejected_before_any_is_created(headrace: Headrace) -> None:
+    name = f"cli-{uuid4().hex}"
+    ended = headrace("topics", "create", name, name)
+    assert (ended.code, f"'{name}' is named twice" in ended.err) == (2, True)
+    assert name not in headrace("topics", "list").lines
+
+
 def test_a_topic_is_described_and_altered(headrace: Headrace, topic: str) -> None:
     headrace("produce", topic, "--partition", "1", stdin=b"a\nb\n")
     described = headrace("topics", "describe", topic)
@@ -285,7 +292,7 @@ def test_wrong_arguments_are_named_in_one_line(
 def test_an_unknown_topic_is_named(headrace: Headrace) -> None:
     ended = headrace("consume", "there-is-no-such-topic")
     assert ended.code == 1
-    assert ended.err == "headrace: The topic 'there-is-no-such-topic' does not exist.\n"
+    assert ended.err == "headrace: Unknown topic 'there-is-no-such-topic'.\n"
 
 
 def test_unreachable_broker_is_named(headrace: Headrace) -> None:

@@ -166,6 +166,25 @@ def test_group_is_deleted_only_without_members(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "offset", "side"),
+    [
+        (["--to-offset", "7000"], 7000, "above the end"),
+        (["--shift-by", "1000"], 1004, "above the end"),
+        (["--shift-by", "-1000"], -996, "below the start"),
+    ],
+)
+def test_offsets_outside_a_partition_are_reported(
+    groups: Groups, group: str, topic: str, arguments: list[str], offset: int, side: str
+) -> None:
+    done = groups("reset-offsets", group, *arguments, "--json")
+    plan = {row["partition"]: row["new_offset"] for row in done.json["partitions"]}
+    line = f"{topic}-0: offset {offset} is {side} of the partition: set to {plan[0]}"
+    assert line in done.err.splitlines()
+    assert groups("reset-offsets", group, "--to-earliest").err == ""
+    assert groups("reset-offsets", group, "--to-offset", "7").err == ""
+
+
+@pytest.mark.parametrize(
     ("arguments", "after"),
     [
         (["--to-earliest"], {0: 0, 1: 0}),

@@ -363,3 +363,16 @@ def test_unprintable_characters_are_escaped(tmp_path: Path) -> None:
     assert r"dreht f\xfcr dich" in told("dump", str(log))
     assert r"M\xfchle: ok" in told("check", str(mill))
     assert list(json.loads(told("check", str(mill), "--json"))) == ["Mühle"]
+
+
+def test_check_reports_a_running_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "data"
+    with RunningBroker.start(directory) as broker:
+        with connect(broker.address) as client:
+            client.produce("t", "3 apples")
+        for checked in (directory, directory / "t-0"):
+            cli.main(["log", "check", str(checked)])
+            assert f"the broker of {directory} is running: pid " in capsys.readouterr().err
+        broker.stop()
+    assert cli.main(["log", "check", str(directory)]) == 0
+    assert capsys.readouterr().err == ""

@@ -246,7 +246,7 @@ def test_mistakes_are_named(client: Client, topic: str) -> None:
         client.create_topic("no spaces please")
     with pytest.raises(UnknownTopic, match="partitions 0 to 2, not 7"):
         client.produce(topic, b"v", partition=7)
-    with pytest.raises(UnknownTopic, match="'there-is-no-such-topic' does not exist"):
+    with pytest.raises(UnknownTopic, match="unknown topic 'there-is-no-such-topic'"):
         next(client.consume("there-is-no-such-topic"))
     client.alter_configs(
         ConfigResource("topic", topic), [ConfigChange("max.message.bytes", "1000")]

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -137,6 +138,32 @@ def test_status_and_down_find_a_broker_of_a_properties_file(data: Path, tmp_path
         assert shown["address"] == json.loads(ready.read_text())["address"]
         assert headrace("down", "--data", str(data)).returncode == 0
         assert broker.wait(60) == 0
+    assert status(data)["running"] is False
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--set", "zookeeper.connect={store}"), ("--brokers", "3", "--zookeeper", "{store}/k")],
+)
+def test_ctrl_c_while_starting_stops_what_was_started(data: Path, options: tuple[str, ...]) -> None:
+    # A store that accepts connections and never responds keeps the start waiting.
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        address = f"127.0.0.1:{store.getsockname()[1]}"
+        given = [option.format(store=address) for option in options]
+        up = ["up", "--detach", "--port", "0", "--data", str(data), *given]
+        with subprocess.Popen(
+            [sys.executable, "-m", "headrace", *up], stderr=subprocess.PIPE, text=True
+        ) as process:
+            store.settimeout(60)
+            connection = store.accept()[0]
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=120)
+        with connection:
+            connection.settimeout(60)
+            while connection.recv(1_000):
+                pass
+    assert said == "headrace: Interrupted: Headrace has stopped, before it was ready.\n"
+    assert process.returncode == 130
     assert status(data)["running"] is False
 
 

@@ -34,6 +34,19 @@ def test_a_port_in_use_is_named(shared_broker: RunningBroker, tmp_path: Path) ->
     assert "--port" in said
 
 
+def test_broker_without_listeners_warns_that_it_is_open(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    warnings = {}
+    for listeners in ("", "listeners=PLAINTEXT://:9092\n"):
+        file = tmp_path / "server.properties"
+        file.write_text(f"{listeners}log.dirs={tmp_path / 'file'}\n")
+        command = [sys.executable, "-m", "headrace", "broker", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+        assert done.returncode == 1, done.stderr
+        warnings[listeners] = done.stderr.count("listens on all interfaces without a login")
+    assert list(warnings.values()) == [1, 0]
+
+
 def test_of_several_ports_the_one_in_use_is_named(
     shared_broker: RunningBroker, tmp_path: Path
 ) -> None:

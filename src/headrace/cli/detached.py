@@ -22,7 +22,7 @@ from typing import Any
 
 from headrace.cli.cluster_data import running_brokers, unusable
 from headrace.cli.connection import add_json_argument
-from headrace.cli.failure import Failure
+from headrace.cli.failure import INTERRUPTED, Failure
 from headrace.cli.ready import DATA_DIRECTORY, OUTPUT_FILE, process_identity, state_file
 from headrace.log.upkeep.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES
 
@@ -71,26 +71,50 @@ def start(data: Path) -> int:
             )
     except OSError as error:
         raise unusable(data, error) from None
-    while not _is_of(data, process.pid):
-        if process.poll() is not None:
-            printed = _printed(output, begin).splitlines() or [
-                f"Headrace failed to start and could not write its log, {output}. Free some space "
-                "on its disk, or start it without --detach to see the reason."
-            ]
-            if begin == 0:
-                output.unlink()
-            if is_new:
-                with suppress(OSError):
-                    data.rmdir()
-            for line in printed[:-1]:
-                print(line, file=sys.stderr)
-            raise Failure(printed[-1].removeprefix("headrace: "), process.returncode or 1)
-        time.sleep(_POLL_S)
+    try:
+        while not _is_of(data, process.pid):
+            if process.poll() is not None:
+                raise _failure_of(process, output, begin, data if is_new else None)
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        raise _stopped(process, output) from None
     print(_printed(output, begin), end="")
     print(f"Running in the background: pid {process.pid}, log {output}. Stop it: {_down(data)}")
     # The process continues without this one; do not warn about that.
     process.returncode = 0
     return 0
+
+
+def _failure_of(
+    process: subprocess.Popen[bytes], output: Path, begin: int, new_directory: Path | None
+) -> Failure:
+    """Print what the process printed, except the last line, which is the failure."""
+    printed = _printed(output, begin).splitlines() or [
+        f"Headrace failed to start and could not write its log, {output}. Free some space "
+        "on its disk, or start it without --detach to see the reason."
+    ]
+    if begin == 0:
+        output.unlink()
+    if new_directory is not None:
+        with suppress(OSError):
+            new_directory.rmdir()
+    for line in printed[:-1]:
+        print(line, file=sys.stderr)
+    return Failure(printed[-1].removeprefix("headrace: "), process.returncode or 1)
+
+
+def _stopped(process: subprocess.Popen[bytes], output: Path) -> Failure:
+    """Stop the process after Ctrl-C: `headrace down` cannot find it before it is ready."""
+    try:
+        process.terminate()
+        process.wait()
+    except KeyboardInterrupt:
+        process.returncode = 0  # The process continues without this one.
+        return Failure(
+            f"Interrupted: Headrace is still stopping: pid {process.pid}, log {output}.",
+            INTERRUPTED,
+        )
+    return Failure("Interrupted: Headrace has stopped, before it was ready.", INTERRUPTED)
 
 
 def run_down(args: argparse.Namespace) -> int:

@@ -3,6 +3,9 @@
 import errno
 import re
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
 OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that occur only when output is written."""
 

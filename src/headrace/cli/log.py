@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -67,8 +68,10 @@ def _check(args: argparse.Namespace) -> int:
 
     files = SystemFiles()
     reports: dict[str, Report] = {}
+    partitions = _partition_directories(args.directory)
+    _report_running_brokers({os.path.dirname(path) for path in partitions.values()})
     with Progress() as progress:
-        for name, path in _partition_directories(args.directory).items():
+        for name, path in partitions.items():
             if os.path.isdir(path):
                 reports[name] = check_partition(files, path, _progress(progress, name))
             else:
@@ -80,6 +83,20 @@ def _check(args: argparse.Namespace) -> int:
         for name, report in reports.items():
             _print_report(name, report)
     return 1 if any(report.problems or report.lost_files for report in reports.values()) else 0
+
+
+def _report_running_brokers(data_directories: set[str]) -> None:
+    from headrace.env.files import lock_holder
+    from headrace.log.upkeep import checkpoints
+
+    for directory in sorted(data_directories):
+        pid = lock_holder(f"{directory}/{checkpoints.LOCK}")
+        if pid is not None:
+            print(
+                f"headrace: the broker of {directory} is running: pid {pid}. The check covers what "
+                "is in the files now; a file that changes during the check can look damaged.",
+                file=sys.stderr,
+            )
 
 
 def _accept_loss(args: argparse.Namespace) -> int:

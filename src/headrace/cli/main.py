@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from headrace.cli.failure import OUTPUT_ERRORS, Failure
+from headrace.cli.failure import INTERRUPTED, OUTPUT_ERRORS, Failure
 from headrace.cli.parser import Parser
 
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 

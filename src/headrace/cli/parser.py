@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+_NEVER_EMPTY = frozenset(
+    {"DIR", "FILE", "FILE.svg", "HOST:PORT", "HOST:PORT/PATH", "sc://HOST:PORT"}
+)
+"""Values of these kinds are not empty, except by mistake, such as --data "$UNSET"."""
+
 
 class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -17,6 +22,13 @@ class Parser(argparse.ArgumentParser):
         known, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
+        for action in self._actions:
+            value = getattr(known, action.dest, None)
+            if action.metavar not in _NEVER_EMPTY or value == action.const:
+                continue
+            if isinstance(value, str) and not value.strip():
+                name = "/".join(action.option_strings) or action.metavar
+                self.error(f"argument {name}: the value is empty")
         return known, rest
 
     def error(self, message: str) -> NoReturn:

@@ -1,11 +1,13 @@
 """`headrace groups reset-offsets`: shows the new offsets of a group, then commits them.
 
-Without `--execute`, no offset is changed. Offsets are limited to the range of the partition.
+Without `--execute`, no offset is changed. Offsets are limited to the range of the partition; a
+line on standard error reports each limited offset.
 """
 
 import argparse
 import csv
 import re
+import sys
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -132,11 +134,16 @@ def _plan(client: "Client", args: argparse.Namespace) -> list[OffsetChange]:
     plan = []
     for partition in sorted(partitions):
         start, end = starts[partition].offset, ends[partition].offset
-        plan.append(
-            OffsetChange(
-                partition, before.get(partition), min(max(after.get(partition, end), start), end)
+        offset = after.get(partition, end)
+        limited = min(max(offset, start), end)
+        # --to-earliest requests offset 0 of every partition.
+        if limited != offset and not args.to_earliest:
+            side = "above the end" if offset > end else "below the start"
+            print(
+                f"{partition}: offset {offset} is {side} of the partition: set to {limited}",
+                file=sys.stderr,
             )
-        )
+        plan.append(OffsetChange(partition, before.get(partition), limited))
     return plan
 
 

@@ -1,6 +1,7 @@
 """`headrace topics`: create, list, describe, alter and delete topics."""
 
 import argparse
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import reassignment_progress
@@ -89,6 +90,9 @@ def run(args: argparse.Namespace) -> int:
 def _create(client: "Client", args: argparse.Namespace) -> None:
     from headrace.client import TopicExists
 
+    repeated = [name for name, count in Counter(args.names).items() if count > 1]
+    if repeated:
+        raise Failure(f"{repeated[0]!r} is named twice. Name each topic once.", 2)
     for name in args.names:
         try:
             client.create_topic(

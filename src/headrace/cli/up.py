@@ -193,6 +193,8 @@ def _named_directory(args: argparse.Namespace, settings: Mapping[str, str]) -> s
     for name in ("log.dirs", "log.dir"):
         if name not in settings:
             continue
+        if not settings[name].strip():
+            raise Failure(f"--set {name} is empty. Name a directory, or omit it.", 2)
         if args.temp or args.data:
             option = "--temp" if args.temp else "--data"
             raise Failure(
@@ -279,6 +281,11 @@ def _run(
     check_ready_file(ready)
     for note in config.notes():
         logging.getLogger(__name__).warning("%s", note)
+    if not config.is_set("listeners") and not config.mechanisms:
+        logging.getLogger(__name__).warning(
+            "listeners is not set: the broker listens on all interfaces without a login. To accept "
+            "only connections from this machine, set listeners=PLAINTEXT://127.0.0.1:9092."
+        )
     _warn_if_uncompiled()
 
     _raise_descriptor_limit()

@@ -118,6 +118,9 @@ class BrokerConfig:
 
     def _check_together(self) -> None:
         """Check rules between settings."""
+        for name in ("log.dirs", "log.dir"):
+            if name in self._static and not self.get_list(name):
+                raise ConfigError(f"{name} is empty. Set it to a directory, or remove it.")
         if len(self.get_list("log.dirs")) > 1 or len(self.get_list("log.dir")) > 1:
             raise ConfigError(
                 "log.dirs contains several directories, but a broker uses one. Remove the others."

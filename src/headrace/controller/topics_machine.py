@@ -108,7 +108,8 @@ def decide_growth(
     if count <= old_count:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic {name} has {old_count} partitions; the new number, {count}, must be greater.",
+            f"The number of partitions of {name} is {old_count}; the new number, {count}, must be "
+            "greater.",
         )
     _check_count(count, limits)
     first = topic.partitions[0]

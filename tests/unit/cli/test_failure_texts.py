@@ -29,6 +29,14 @@ def test_errors_of_topics_name_the_topic(code: int, kind: type, text: str) -> No
     assert text in error.message
 
 
+def test_error_is_named_once() -> None:
+    named = RequestFailed(
+        ErrorCode.OFFSET_NOT_AVAILABLE, "no offset for a-0 (OFFSET_NOT_AVAILABLE)"
+    )
+    assert str(named) == "no offset for a-0 (OFFSET_NOT_AVAILABLE)"
+    assert str(RequestFailed(ErrorCode.INVALID_REQUEST, "why")) == "INVALID_REQUEST: why"
+
+
 def test_disabled_acls_name_the_setting() -> None:
     error = RequestFailed(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     assert "set authorizer.class.name for every broker" in describe(error)

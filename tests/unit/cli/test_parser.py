@@ -52,6 +52,41 @@ def test_wrong_numbers_are_reported_with_their_option(
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["up", "--data", ""], "argument --data: the value is empty"),
+        (["up", "--data", " "], "argument --data: the value is empty"),
+        (["down", "--data="], "argument --data: the value is empty"),
+        (["topics", "list", "--bootstrap-server", ""], "argument --bootstrap-server: the value"),
+        (["topics", "list", "--config", ""], "argument --config/--command-config: the value"),
+        (["log", "check", ""], "argument DIR: the value is empty"),
+    ],
+)
+def test_empty_directories_files_and_addresses_are_rejected(
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert expected in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_empty_data_directory_in_a_setting_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["up", "--detach", "--set", "log.dirs="]) == 2
+    assert "--set log.dirs is empty" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("sample", [[], ["--sample", "shop"]])
 def test_pipeline_init_reports_an_unusable_directory(
     sample: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -70,6 +70,13 @@ def test_defaults_apply_without_settings() -> None:
     assert config.source("num.partitions") is ConfigSource.DEFAULT_CONFIG
 
 
+@pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
+@pytest.mark.parametrize("text", ["", " "])
+def test_empty_data_directory_is_rejected(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is empty"):
+        BrokerConfig.load({name: text})
+
+
 def test_the_example_file_of_kafka_starts() -> None:
     config = BrokerConfig.load(read_properties(KAFKA_FILE))
     assert config.node_id == 3

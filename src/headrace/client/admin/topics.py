@@ -145,7 +145,7 @@ def delete_topics(engine: OperationEngine, names: Sequence[str]) -> Operation[No
 
 def _with_message(result: Mapping[str, Any]) -> Mapping[str, Any]:
     if result["error_code"] == 3 and not result.get("error_message"):
-        return {**result, "error_message": f"the topic {result['name']!r} does not exist"}
+        return {**result, "error_message": f"unknown topic {result['name']!r}"}
     return result
 
 

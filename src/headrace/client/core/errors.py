@@ -98,7 +98,8 @@ class RequestFailed(ClientError):
         self.stale_metadata = code in STALE_METADATA
 
     def __str__(self) -> str:
-        return f"{self.code.name}: {self.message}"
+        name = self.code.name
+        return self.message if name in self.message else f"{name}: {self.message}"
 
 
 class UnknownTopic(RequestFailed):

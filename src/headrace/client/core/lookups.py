@@ -129,7 +129,7 @@ def refresh_topics(
 
 def _lookup_error(topic: str, code: ErrorCode) -> RequestFailed:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopic(code, f"the topic {topic!r} does not exist")
+        return UnknownTopic(code, f"unknown topic {topic!r}")
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
         storage_error = request_failed(
             code, f"the topic {topic!r} cannot be created: the broker's disk might be full"
