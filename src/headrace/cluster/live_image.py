@@ -171,7 +171,9 @@ class LiveImage:
         self.versions |= versions
 
     async def read_acls(self, nodes: Iterable[int] | None = None) -> None:
-        """Read some nodes of ACLs, or all of them."""
+        """Read some nodes of ACLs, or all of them, and again the nodes that could not be read."""
+        if nodes is not None:
+            nodes = {*nodes, *(node for node, acls in self.image.acls.items() if acls is None)}
         found, versions = await acl_reader.read_acls(self._store, nodes)
         if nodes is None:
             found = {**dict.fromkeys(self.image.acls, ()), **found}

@@ -5,6 +5,7 @@
    in the order of the nodes. If one fails, the earlier ones remain; the client can repeat its
    request.
 3. After a write with an unknown outcome, its nodes are read again (B5).
+4. Nodes that could not be read are read again before a change: an operator can have repaired them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,7 @@ class AclAdmin:
     async def create(self, acls: Sequence[Acl]) -> None:
         async with self._locks.hold(layout.ACLS):
             for _ in range(_ATTEMPTS_MAX):
-                changed = self._with_added(acls)
+                changed = self._with_added(await self._known_acls(), acls)
                 if await self._write(changed):
                     return
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -48,7 +49,7 @@ class AclAdmin:
         deleted: list[dict[Acl, None]] = [{} for _ in filters]
         async with self._locks.hold(layout.ACLS):
             for _ in range(_ATTEMPTS_MAX):
-                known = self._known_acls()
+                known = await self._known_acls()
                 matching = [
                     [acl for acls in known.values() for acl in acls if each.matches(acl)]
                     for each in filters
@@ -68,7 +69,9 @@ class AclAdmin:
                     return [list(acls) for acls in deleted]
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    def _known_acls(self) -> Nodes:
+    async def _known_acls(self) -> Nodes:
+        if None in self._live_image.image.acls.values():
+            await self._read_again(())
         known: Nodes = {}
         for node, acls in self._live_image.image.acls.items():
             if acls is None:
@@ -79,9 +82,8 @@ class AclAdmin:
             known[node] = acls
         return known
 
-    def _with_added(self, acls: Sequence[Acl]) -> Nodes:
+    def _with_added(self, known: Nodes, acls: Sequence[Acl]) -> Nodes:
         """The nodes that change if these ACLs are added, with their new content."""
-        known = self._known_acls()
         added: dict[int, dict[Acl, None]] = {}
         for acl in acls:
             node = acl_node(acl)

@@ -71,11 +71,18 @@ async def test_node_that_cannot_be_read_is_shown_as_such(cluster: Cluster) -> No
 
 
 @cluster_of(1)
-async def test_change_is_rejected_while_a_node_cannot_be_read(cluster: Cluster) -> None:
-    controller = cluster.leader.controller
-    controller.image.acls[7] = None
-    with pytest.raises(ApiError, match="/acl/07 cannot be read"):
-        await controller.create_acls([allow("a")])
+async def test_change_is_rejected_until_a_node_is_repaired(cluster: Cluster) -> None:
+    leader = cluster.leader
+    await leader.controller.create_acls([allow("a")])
+    path = acl_layout.acl_path(acl_layout.acl_node(allow("a")))
+    document, _ = await leader.store.get(path)
+    await leader.store.set(path, b"not a document")
+    await leader.controller._live_image.read_acls()
+    with pytest.raises(ApiError, match=f"{path} cannot be read"):
+        await leader.controller.create_acls([allow("b")])
+    await leader.store.set(path, document)
+    await leader.controller.create_acls([allow("b")])
+    assert shown(leader.controller.image) == {allow("a"), allow("b")}
 
 
 @cluster_of(1)
