@@ -288,6 +288,7 @@ def _sessions(args: argparse.Namespace) -> "Iterator[_NewSession]":
         with _server(args, project, for_server) as server:
             from headrace.pipelines.remote import end_former_session, recorded_session
             from headrace.pipelines.running import RunFailed, Runner, session
+            from headrace.pipelines.workers import end_session_daemons
 
             own = server.mark is not None
 
@@ -301,6 +302,8 @@ def _sessions(args: argparse.Namespace) -> "Iterator[_NewSession]":
                         yield Runner(project, spark, configuration, server, show)
                 except RunFailed as failure:
                     raise Failure(as_sentence(failure.message)) from failure
+                finally:
+                    end_session_daemons(server.mark)
 
             if not own:
                 end_former_session(project, server.address)
